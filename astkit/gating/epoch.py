@@ -214,10 +214,7 @@ class PolicySampler(Sampler[int]):
         scale = torch.cat([self.epoch.scale[:divided], torch.zeros(self._repeats)])
         self._scale = scale[rank::world]
         if not self.epoch.planned:
-            self._used = torch.empty(0, dtype=torch.bool)
             self._next = 0  # the first row after the latest batch
-        more = len(self._rows) - len(self._used)
-        self._used = torch.cat([self._used, torch.zeros(more, dtype=torch.bool)])
 
     def iteration(self) -> dict[str, Any]:
         """State of the current iteration: its rounds, and the rows of all processes that are left.
@@ -276,7 +273,7 @@ class PolicySampler(Sampler[int]):
 
     def over(self, size: int) -> bool:
         """Whether fewer than ``size`` rows of this iteration were not passed to ``mean`` yet."""
-        left = len(self._used) - int(self._used.sum())
+        left = len(self._rows) - self._next
         return self._interrupted is None and self.epoch.complete and left < size
 
     def mean(self, losses: Tensor, index: Tensor) -> Tensor:
@@ -312,23 +309,14 @@ class PolicySampler(Sampler[int]):
         return (rows * world - repeats) / world
 
     def _find(self, index: Tensor) -> slice:
-        """Positions of the rows ``index`` among the drawn ones; marks them as used."""
-        count = len(index)
-
-        def fits(first: int) -> bool:
-            part = slice(first, first + count)
-            return torch.equal(self._rows[part], index) and not bool(self._used[part].any())
-
-        first = self._next
-        if not fits(first):  # batches may be skipped or reordered
-            places = (self._rows == index[:1]).nonzero().flatten().tolist()
-            first = next(filter(fits, places), -1)
-        if first < 0:
-            raise ValueError(
-                f"the {count} rows of this batch were not drawn by this sampler in this iteration:"
-                " give the DataLoader indexed(data) and sampler=policy.sampler(data, ...), and pass"
-                " each batch's index once"
-            )
-        self._next = first + count
-        self._used[first : self._next] = True
-        return slice(first, self._next)
+        """Positions of the rows ``index`` among the drawn ones, after those of earlier batches."""
+        count, last = len(index), len(self._rows) - len(index)
+        for first in range(self._next, last + 1):  # batches may be skipped
+            if torch.equal(self._rows[first : first + count], index):
+                self._next = first + count
+                return slice(first, self._next)
+        raise ValueError(
+            f"the {count} rows of this batch were not drawn by this sampler in this iteration:"
+            " give the DataLoader indexed(data) and sampler=policy.sampler(data, ...), and pass"
+            " each batch's index once, in their order"
+        )

@@ -187,8 +187,8 @@ def image_features(images: Tensor) -> tuple[Tensor, float]:
     return torch.cat([*found, torch.cat(cells)], 1).nan_to_num(), flops
 
 
-def token_features(tokens: np.ndarray[Any, Any], longest: int = 3) -> Matrix:
-    """Counts of hashed runs of 1 to ``longest`` tokens, CSR ``[n, BUCKETS]``, of norm 1 a row.
+def token_features(tokens: np.ndarray[Any, Any]) -> Matrix:
+    """Counts of hashed runs of 1 to 3 tokens, CSR ``[n, BUCKETS]``, of norm 1 a row.
 
     ``tokens``: integers ``[n, T]``. Source: hashed n-gram features of Xie et al., "Data selection
     for language models via importance resampling" (DSIR), NeurIPS 2023.
@@ -197,7 +197,7 @@ def token_features(tokens: np.ndarray[Any, Any], longest: int = 3) -> Matrix:
 
     n, length = tokens.shape
     columns = []
-    for size in range(1, min(longest, length) + 1):
+    for size in range(1, min(3, length) + 1):
         runs = np.full((n, length - size + 1), size, np.uint64)
         for place in range(size):
             runs = mixed(runs + tokens[:, place : length - size + place + 1].astype(np.uint64))

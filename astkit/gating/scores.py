@@ -315,18 +315,11 @@ class WeightedSum(RelativeScore):
     score NaN. Unlike in the original's rule (`LossAndContrast`), values are not clamped.
 
     Args:
-        terms: pairs of a weight (0 or more) and a non-negative score that is not a `RelativeScore`.
-
-    Raises ``ValueError`` for other weights or terms.
+        terms: pairs of a weight (0 or more) and a non-negative score that is not a `RelativeScore`;
+            other terms raise ``ValueError``.
     """
 
     def __init__(self, terms: Sequence[tuple[float, Score]]) -> None:
-        weights = [weight for weight, _ in terms]
-        if not all(0 <= weight < math.inf for weight in weights) or not any(weights):
-            raise ValueError(
-                f"a weighted score got the weights {weights}: give numbers of 0 or more, at least"
-                " one of them above 0"
-            )
         self.terms = [(float(weight), term) for weight, term in terms if weight > 0]
         scores = [term for _, term in self.terms]
         for term in scores:

@@ -79,9 +79,10 @@ def _stacked(axis: Axes, parts: pd.DataFrame) -> pd.Series[float]:
     """Plot a stacked bar per row of ``parts``, the first on top; returns the ends of the bars."""
     left = pd.Series(0.0, index=parts.index)
     for part in map(str, parts):
-        place = PHASES.index(part) if part in PHASES else -1  # of a custom step
-        look: dict[str, Any] = {"color": COLOURS[place], "hatch": HATCHES[place], "lw": 0.8}
-        look = _REST if part == "other" else {**look, "edgecolor": PAPER}
+        look = _REST
+        if part != "other":
+            place = PHASES.index(part)
+            look = {"color": COLOURS[place], "hatch": HATCHES[place], "lw": 0.8, "edgecolor": PAPER}
         axis.barh(range(len(parts)), parts[part], left=left, label=part, **look)
         left = left + parts[part]
     _name_rows(axis, parts.index)
@@ -98,21 +99,15 @@ def _name_rows(axis: Axes, names: Any) -> None:
 def phase_breakdown(results: Table) -> Picture:
     """Time per training batch by phase: one stacked bar per row.
 
-    Phases below 1 % of the longest bar are part of "other".
-
     Args:
         results: columns ``arm``; ``phases``, a mapping from phase to seconds; ``seconds`` of the
-            training clock, of which ``other`` is outside all phases; ``training_steps``.
+            training clock, of which ``other`` is outside of `PHASES`; ``training_steps``.
     """
     table = pd.DataFrame(results).set_index("arm")
-    phases = pd.DataFrame(table["phases"].tolist(), index=table.index).fillna(0.0)
+    phases = pd.DataFrame(table["phases"].tolist(), index=table.index, columns=list(PHASES))
+    phases = phases.dropna(axis=1, how="all").fillna(0.0)
     phases["other"] = (table["seconds"] - phases.sum(axis=1)).clip(lower=0)
     parts = 1e3 * phases.div(table["training_steps"], axis=0)
-    small = (parts < 0.01 * parts.sum(axis=1).max()).all() & (parts.columns != "other")
-    parts["other"] += parts.loc[:, small].sum(axis=1)
-    parts = parts.loc[:, ~small]
-    own = [phase for phase in parts if phase not in (*PHASES, "other")]
-    parts = parts[[phase for phase in (*PHASES, *own, "other") if phase in parts]]
     figure = picture(width=8.6, height=1.7 + 0.42 * len(parts))
     axis = figure.axes[0]
     ends = _stacked(axis, parts)

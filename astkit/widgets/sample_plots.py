@@ -32,7 +32,7 @@ def image_rows(
         captions: for each row the captions of its images, of one or more lines.
         title: title of the figure.
 
-    Raises ``ValueError`` if there is no image, or one of another shape.
+    Raises ``ValueError`` if there is no image.
     """
     rows = {name: [pixels(each) for each in row] for name, row in images.items() if len(row)}
     if not rows:
@@ -77,11 +77,6 @@ def pixels(image: Any) -> np.ndarray:
         array = array.transpose(1, 2, 0)
     if array.ndim == 3 and array.shape[2] == 1:
         array = array[:, :, 0]
-    if array.ndim != 2 and not (array.ndim == 3 and array.shape[2] == 3):
-        raise ValueError(
-            f"an image has the shape {list(array.shape)}: pass [height, width] or [channels,"
-            " height, width] with 1 or 3 channels"
-        )
     if array.dtype == np.uint8:
         return array / 255
     low, high = float(array.min()), float(array.max())

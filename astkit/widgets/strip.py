@@ -23,7 +23,6 @@ _UNHEARD = (
     "no controls: steering needs a front end that reaches a busy kernel, such as JupyterLab 4.4"
     " with ipykernel 7; training runs to its end"
 )
-_OWN = "your own"
 
 
 class _Ready(anywidget.AnyWidget):
@@ -66,12 +65,8 @@ class Strip:
         look = {"description": "target rate", "continuous_update": False}
         target = widgets.FloatSlider(gate.target_rate, **limits, **look)
         names = sorted(REGISTRIES["controller"])
-        own = [name for name in names if type(gate.controller) is resolve("controller", name)]
-        choice = widgets.Dropdown(
-            options=names if own else [*names, _OWN],
-            value=own[0] if own else _OWN,
-            description="controller",
-        )
+        own = (name for name in names if type(gate.controller) is resolve("controller", name))
+        choice = widgets.Dropdown(options=names, value=next(own, None), description="controller")
         self._steering("target_rate", target)
         self._steering("controller", choice)
         self._show_gains(gate)
@@ -90,11 +85,7 @@ class Strip:
         return slider
 
     def _steering(self, name: str, control: widgets.Widget) -> None:
-        def steer(change: dict[str, Any]) -> None:
-            if change["new"] != _OWN:
-                self.run.trainer.steer(name, change["new"])
-
-        _heard(control).observe(steer, "value")
+        _heard(control).observe(lambda c: self.run.trainer.steer(name, c["new"]), "value")
 
     def _buttons(self) -> widgets.HBox:
         def single(_: Any) -> None:

@@ -94,11 +94,6 @@ class LabPage:
     def __init__(self, page: Any, name: str) -> None:
         self.page, self.name = page, name
 
-    def menu(self, *path: str) -> None:
-        """Choose an entry of the menu bar, such as ("Run", "Run All Cells")."""
-        for entry in path:
-            self.page.get_by_role("menuitem", name=entry, exact=False).first.click()
-
     def run_cells(self, count: int) -> None:
         """Press Shift+Enter ``count`` times, beginning at the first cell."""
         self.page.locator(".jp-Notebook .jp-Cell").first.click()

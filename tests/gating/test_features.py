@@ -93,14 +93,14 @@ def test_images_are_described_by_statistics_and_filters() -> None:
 
 def test_tokens_are_counted_in_runs() -> None:
     tokens = np.array([[5, 6, 5, 6], [1, 1, 1, 1], [5, 6, 7, 8]])
-    found = features.token_features(tokens, longest=2).toarray()
+    found = features.token_features(tokens).toarray()
     assert np.allclose((found**2).sum(1), 1)
-    counts = sorted(found[0][found[0] > 0].tolist())  # 5 and 6 twice, 5 6 twice, 6 5 once
-    assert counts == pytest.approx([each / 13**0.5 for each in (1, 2, 2, 2)])
+    counts = sorted(found[0][found[0] > 0].tolist())  # 5, 6 and 5 6 twice; 6 5, 5 6 5, 6 5 6 once
+    assert counts == pytest.approx([each / 15**0.5 for each in (1, 1, 1, 2, 2, 2)])
     counts = sorted(found[1][found[1] > 0].tolist())
-    assert counts == pytest.approx([each / 5 for each in (3, 4)])
+    assert counts == pytest.approx([each / 29**0.5 for each in (2, 3, 4)])
     shared = float(found[0] @ found[2])  # 5, 6 and 5 6
-    assert shared == pytest.approx((2 + 2 + 2) / (13 * 7) ** 0.5)
+    assert shared == pytest.approx((2 + 2 + 2) / (15 * 9) ** 0.5)
 
 
 def test_what_has_no_features_needs_a_function() -> None:

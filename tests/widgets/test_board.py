@@ -161,19 +161,6 @@ def test_a_film_shows_the_run_from_its_beginning_to_its_end():
     assert np.abs(frames[-1] - alone).mean() < 3
 
 
-def test_text_stays_within_the_picture():
-    live = LiveBoard(live=False)
-    feed(live, range(500), joules_reason="no counter could be read because " + "of this, " * 50)
-    live.log(500, phase="epoch", val_accuracy=0.5, val_loss=1.0)
-    figure = live.picture()
-    figure.canvas.draw()
-    for text in [*figure.texts, *(axis.title for axis in figure.axes)]:
-        box = text.get_window_extent()
-        assert min(box.x0, box.y0) >= 0
-        assert box.x1 <= figure.bbox.x1
-        assert box.y1 <= figure.bbox.y1
-
-
 def test_panels_show_what_was_measured_and_the_note_names_the_rest():
     live = LiveBoard(live=False)
     live.log(1, phase="train", loss=1.0, flops=None, rate=None)

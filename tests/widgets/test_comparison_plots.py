@@ -80,30 +80,21 @@ def test_a_forest_plot_has_a_row_for_each_method_and_its_outcome():
     assert axis.get_title() == title
 
 
-def test_better_is_to_the_right_in_both_directions():
-    far = {"arm": "rho", "against": "dense", "mean": -44.0, "low": -46.0, "high": -41.0, "n": 5}
-    for higher in (True, False):
-        axis = forest([far], quantity="loss", higher=higher).axes[0]
-        assert axis.containers[1].lines[0].get_xdata() == pytest.approx([FOREST[1]["mean"]])
-        assert segment(axis.containers[1]) == pytest.approx([FOREST[1]["low"], FOREST[1]["high"]])
-        assert axis.get_xlabel() == "difference of loss, better to the right"
-        assert axis.xaxis_inverted() == (not higher)
-        (arrow,) = axis.texts
-        assert arrow.get_text() == ("◀ -44" if higher else "-44 ▶")
-        assert arrow.get_ha() == ("left" if higher else "right")
-
-
-def test_what_lies_far_outside_is_an_arrow_with_its_number():
+@pytest.mark.parametrize("higher", [True, False])
+def test_better_is_to_the_right_and_what_lies_far_outside_is_an_arrow(higher):
     far = {"arm": "rho", "against": "dense", "mean": -44.0, "low": -46.0, "high": -41.0, "n": 5}
     wide = {"arm": "seta", "against": "dense", "mean": 1.0, "low": -30.0, "high": 32.0, "n": 2}
-    (axis,) = forest([far, wide]).axes
-    reach = [0.9, 1.1, 1.6, 2.0, 32.0, 46.0]
-    limit = plots.WIDEST * np.median(reach)
-    assert [text.get_text() for text in axis.texts] == ["◀ -44"]
-    assert axis.texts[0].get_position() == pytest.approx((-limit, 2.86))
+    (axis,) = forest([far, wide], quantity="loss", higher=higher).axes
+    limit = plots.WIDEST * np.median([0.9, 1.1, 1.6, 2.0, 32.0, 46.0])
+    (arrow,) = axis.texts
+    assert arrow.get_text() == ("◀ -44" if higher else "-44 ▶")
+    assert arrow.get_ha() == ("left" if higher else "right")
+    assert arrow.get_position() == pytest.approx((-limit, 2.86))
+    assert segment(axis.containers[1]) == pytest.approx([FOREST[1]["low"], FOREST[1]["high"]])
     assert segment(axis.containers[-1]) == pytest.approx([-30, 32])
-    low, high = axis.get_xlim()
-    assert (low, high) == pytest.approx((-1.08 * limit, 1.08 * limit))
+    assert sorted(axis.get_xlim()) == pytest.approx((-1.08 * limit, 1.08 * limit))
+    assert axis.xaxis_inverted() == (not higher)
+    assert axis.get_xlabel() == "difference of loss, better to the right"
 
 
 def test_curves_are_means_with_bands_and_the_final_value_of_dense(figure):

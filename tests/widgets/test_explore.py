@@ -54,12 +54,3 @@ def test_the_page_holds_everything_and_text_stays_text(tmp_path):
     assert page.count("</script>") == 2
     assert "<b>woof" not in page
     assert not re.search(r'(src|href)="|url\(|@import|https?://(?!www\.w3\.org/2000/svg)', page)
-
-
-def test_large_pictures_become_small_ones():
-    wide = np.zeros((3, 200, 400), dtype=np.uint8)
-    (sample,) = Explorer([Sample(0, picture=wide)], {"auto": Choices([[1]], [[1.0]])}).content[
-        "samples"
-    ]
-    image = Image.open(io.BytesIO(base64.b64decode(sample["picture"].partition(",")[2])))
-    assert image.size == (96, 48)

@@ -40,7 +40,3 @@ def test_modes(monkeypatch):
     monkeypatch.setenv("ASTKIT_LIVE", "yes")
     with pytest.raises(ValueError, match="ASTKIT_LIVE is 'yes': set it to 0 or 1"):
         frontend.mode()
-
-
-def test_a_script_has_no_kernel():
-    assert frontend.kernel() is None

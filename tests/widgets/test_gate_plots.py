@@ -20,25 +20,6 @@ def steps():
     )
 
 
-@pytest.fixture
-def responses():
-    return pd.DataFrame(
-        [
-            {
-                "controller": name,
-                "seed": seed,
-                "step": step,
-                "rate": 0.1 + 0.01 * seed + (0.3 if step == 5 else 0),
-                "threshold": 1.0 + seed,
-                "target_rate": 0.1 if step < 5 else 0.2,
-            }
-            for name in ("slow", "fast")
-            for seed in (0, 2)
-            for step in range(1, 11)
-        ]
-    )
-
-
 def shade(axis, place=-1):
     """x, lowest and highest y of a shaded band at its corners."""
     points = axis.collections[place].get_paths()[0].vertices
@@ -79,34 +60,24 @@ def test_a_set_point_that_moves_is_drawn_in_steps_with_its_band(steps):
     assert "set point" in legend(picture)
 
 
+def test_controllers_are_curves_beside_the_shock_and_the_stream(steps):
+    both = [steps.assign(controller=name, stream="a jump") for name in ("slow", "fast")]
+    picture = gate_plots.threshold_and_rate(pd.concat(both), 0.1, window=1, shock=5)
+    rate, threshold = picture.axes
+    assert [line.get_label() for line in threshold.lines[:2]] == ["slow", "fast"]
+    assert all(set(axis.lines[-1].get_xdata()) == {5} for axis in picture.axes)
+    assert legend(picture) >= {"slow", "fast", "shock at step 5"}
+    # matplotlib calls every dash pattern of its own "--"
+    assert len({str(line._unscaled_dash_pattern) for line in rate.lines[:2]}) == 2
+    assert picture.get_suptitle().startswith("a jump: median of 2 seeds")
+
+
 def test_a_threshold_without_end_does_not_hide_the_others(steps):
     steps["threshold"] = steps["threshold"].clip(1.0)
     steps.loc[3, "threshold"] = np.inf  # as where the quota of a batch is no row
     axis = gate_plots.threshold_and_rate(steps, 0.1).axes[1]
     assert axis.get_yscale() == "linear"
     assert np.isfinite(axis.get_ylim()).all()
-
-
-def test_responses_hold_medians_bands_set_point_and_shock(responses):
-    picture = gate_plots.threshold_and_rate(responses, window=1, shock=5)
-    rate, threshold = picture.axes
-    assert [line.get_label() for line in threshold.lines[:2]] == ["slow", "fast"]
-    for line in rate.lines[:2]:
-        assert list(line.get_xdata()) == list(range(1, 11))
-        assert list(line.get_ydata()) == pytest.approx([0.11] * 4 + [0.41] + [0.11] * 5)
-    assert list(threshold.lines[0].get_ydata()) == [2.0] * 10
-    assert shade(rate, 0)[1] == pytest.approx((0.101, 0.119))
-    assert shade(threshold, 1)[7] == pytest.approx((1.1, 2.9))
-    assert list(rate.lines[2].get_ydata()) == [0.1] * 4 + [0.2] * 6
-    assert shade(rate, 2)[8] == pytest.approx((0.16, 0.24))
-    for axis in picture.axes:
-        assert set(axis.lines[-1].get_xdata()) == {5}
-    named = {"slow", "fast", "set point", "set point ±20%", "shock at step 5"}
-    assert legend(picture) == named
-    # matplotlib calls every dash pattern of its own "--"
-    assert len({str(line._unscaled_dash_pattern) for line in rate.lines[:2]}) == 2
-    named = gate_plots.threshold_and_rate(responses.assign(stream="a jump"), window=1)
-    assert named.get_suptitle() == "a jump: " + picture.get_suptitle()
 
 
 def test_a_long_run_is_drawn_in_windows_of_equal_length():

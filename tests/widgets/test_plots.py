@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.colors import to_rgba
 
 from astkit.widgets import plots
 
@@ -48,11 +47,7 @@ def test_bars_stack_the_parts_and_name_their_ratio_to_dense_training(results):
     ratios = [text.get_text().strip() for text in axis.texts]
     assert ratios == ["1.00 × dense", "0.42 × dense", "1.36 × dense"]
     assert legend(picture) == list(stacks(picture))
-    assert axis.get_xlabel() == "FLOPs, 2 per multiply-add"
     assert axis.get_xlim()[1] > 45  # room for the ratio behind the longest bar
-    picture.canvas.draw()
-    heights = [axis.transData.transform((0, place))[1] for place in range(3)]
-    assert heights == sorted(heights, reverse=True)  # the first arm on top
     looks = {(bars[0].get_facecolor(), bars[0].get_hatch()) for bars in axis.containers}
     assert len(looks) == 3
     alone = plots.cost_breakdown(results[results["arm"] == "random"])
@@ -110,18 +105,6 @@ def test_a_bar_holds_the_milliseconds_of_each_phase_in_the_order_of_a_batch(time
     for arm in range(2):
         lefts, sizes = np.transpose([pairs[arm] for pairs in stacks(picture).values()])
         assert lefts == pytest.approx(np.cumsum(sizes) - sizes)
-
-
-def test_neighbours_differ_in_grey():
-    phases = ["load", "score", "gate", "forward", "backward", "optimizer", "log"]
-    row = {"phases": dict.fromkeys(phases, 0.1), "seconds": 1.0, "training_steps": 1}
-    rows = [{"arm": "dense", **row}]
-    parts = plots.phase_breakdown(rows).axes[0].containers
-    looks = [(bar.get_facecolor(), bar.get_hatch()) for part in parts for bar in part]
-    assert len(set(looks)) == len(looks) == len(phases) + 1
-    grey = [float(np.dot(to_rgba(colour)[:3], [0.2126, 0.7152, 0.0722])) for colour, _ in looks]
-    for place in range(1, len(looks)):
-        assert abs(grey[place] - grey[place - 1]) > 0.1 or looks[place][1] != looks[place - 1][1]
 
 
 def test_speeds_are_bars_and_their_interval_decides_what_they_are_called():

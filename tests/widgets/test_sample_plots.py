@@ -38,8 +38,6 @@ def test_images_of_any_kind_are_drawn_in_their_row_and_proportions():
     assert figure.png()
 
 
-def test_what_is_no_image_is_refused():
-    with pytest.raises(ValueError, match=r"shape \[2, 5, 5\]: pass \[height, width\]"):
-        image_rows({"selected": [torch.zeros(2, 5, 5)]})
+def test_no_image_is_refused():
     with pytest.raises(ValueError, match="holds no image"):
         image_rows({"selected": []})

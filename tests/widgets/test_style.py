@@ -96,17 +96,6 @@ def test_a_legend_lists_lines_from_the_highest_end_to_the_lowest(points):
     assert set(names[3:]) == {"shade", "mark"}
 
 
-def test_all_text_reads_on_the_background_that_it_brings():
-    picture = gate_plots.threshold_and_rate(STEPS)
-    picture.canvas.draw()
-    texts = [text for text in picture.findobj(matplotlib.text.Text) if text.get_text()]
-    assert len(texts) > 20
-    background = picture.get_facecolor()
-    assert background[3] == 1.0  # opaque: what lies behind does not matter
-    assert {axis.get_facecolor() for axis in picture.axes} == {background}
-    assert all(contrast(text.get_color(), background) >= 7 for text in texts)
-
-
 def test_settings_of_others_change_nothing_and_stay():
     plain = gate_plots.threshold_and_rate(STEPS)._repr_png_()
     with matplotlib.rc_context(DARK):

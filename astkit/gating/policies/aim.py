@@ -82,9 +82,6 @@ class Aim(Policy):
     def __init__(self, features: FeaturesOf | None = None, seed: int = 0) -> None:
         self.features, self.seed = features, seed
 
-    def expected_rows(self, samples: int) -> int:
-        return samples
-
     def plan(self, run: RunInfo) -> Selection | None:
         if self.stage == 0:
             self._ask_early(run)

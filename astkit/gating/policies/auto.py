@@ -61,16 +61,8 @@ class Auto(Aim, LastLoss):
         avoid="if an unbiased gradient is required",
     )
     needs_outputs = True
-    state: ClassVar[tuple[str, ...]] = (
-        *Aim.state,
-        *LastLoss.state,
-        "confidence",
-        "correct",
-        "label_probability",
-    )
-    confidence: Tensor | None = None
-    correct: Tensor | None = None
-    label_probability: Tensor | None = None
+    state: ClassVar[tuple[str, ...]] = (*Aim.state, *LastLoss.state, "known")
+    known: Tensor | None = None  # [3, samples]: confidence, correctness, probability of the label
 
     def __init__(self, seed: int = 0) -> None:
         super().__init__(seed=seed)
@@ -115,41 +107,34 @@ class Auto(Aim, LastLoss):
         on the surest samples, times C / (C - 1). ``None`` if the model is not trained enough to
         judge, or if wrong labels are no random ones.
         """
-        if self.confidence is None:
+        if self.known is None:
             return 1.0
         assert run.labels is not None
-        assert self.correct is not None
-        assert self.label_probability is not None
         classes = max(2, int(run.labels.max()) + 1)
-        sure = self.confidence.topk(max(1, round(SURE * run.samples)), sorted=False).indices
-        confidence, correct = self.confidence[sure], self.correct[sure]
-        if confidence.mean() < TRAINED * correct.float().mean():
+        sure = self.known[0].topk(max(1, round(SURE * run.samples)), sorted=False).indices
+        confidence, correct, probability = self.known[:, sure]
+        if confidence.mean() < TRAINED * correct.mean():
             return None
-        wrong = float((~correct).float().mean()) * classes / (classes - 1)
-        if wrong < NOISE:
+        wrong = correct == 0
+        share = float(wrong.float().mean()) * classes / (classes - 1)
+        if share < NOISE:
             return 1.0
-        others = (1 - confidence[~correct]).sum() / (classes - 1)
-        likely = self.label_probability[sure][~correct].sum() > LIKELY * others
+        others = (1 - confidence[wrong]).sum() / (classes - 1)
+        likely = probability[wrong].sum() > LIKELY * others
         if likely or classes == 2:  # of two classes, the other one is no likelier than itself
             return None
-        known = self.label_probability.clamp_min(1e-12)
-        return (1 - min(1.0, wrong) / classes / known).clamp(LEAST, 1.0)
+        of_all = self.known[2].clamp_min(1e-12)
+        return (1 - min(1.0, share) / classes / of_all).clamp(LEAST, 1.0)
 
     def observe(self, visit: Visit) -> None:
         super().observe(visit)
         if visit.confidence is None or visit.correct is None or visit.label_probability is None:
             return
         assert self.losses is not None
-        assert visit.index is not None
-        if self.confidence is None:
-            self.confidence = torch.zeros(len(self.losses))
-            self.correct = torch.zeros(len(self.losses), dtype=torch.bool)
-            self.label_probability = torch.zeros(len(self.losses))
-        assert self.correct is not None
-        assert self.label_probability is not None
-        self.confidence[visit.index] = visit.confidence.float()
-        self.correct[visit.index] = visit.correct
-        self.label_probability[visit.index] = visit.label_probability.float()
+        if self.known is None:
+            self.known = torch.zeros(3, len(self.losses))
+        found = (visit.confidence, visit.correct, visit.label_probability)
+        self.known[:, visit.index] = torch.stack([part.float() for part in found])
 
 
 def can_ask(run: RunInfo) -> bool:

@@ -49,7 +49,6 @@ class StaticEL2N(Policy):
         self.epochs = check_count("epochs", epochs)
         self.lr, self.seed = lr, seed
         self.scores: Tensor | None = None  # float32 [samples]
-        self._kept: Tensor | None = None  # bool [samples]
 
     def prepare(self, make_model: Callable[[], nn.Module], data: Any) -> None:
         parts = []
@@ -63,7 +62,7 @@ class StaticEL2N(Policy):
                     parts.append((index, norms))
         total, visits = by_sample(parts)
         # of process 0, since training on a GPU may differ between processes
-        self.scores, self._kept = distributed.gather((total / visits).float())[0][0], None
+        self.scores = distributed.gather((total / visits).float())[0][0]
 
     def plan(self, run: RunInfo) -> Selection:
         if self.scores is None:
@@ -71,11 +70,9 @@ class StaticEL2N(Policy):
                 "StaticEL2N has no scores: call policy.prepare(make_model, ScoredBatches(loader))"
                 " before training"
             )
-        if self._kept is None:
-            missing = torch.full((max(0, run.samples - len(self.scores)),), math.inf)
-            scores = torch.cat([self.scores, missing]).nan_to_num(nan=math.inf)
-            best = scores.topk(max(1, round(self.rate * run.samples))).indices
-            self._kept = torch.zeros(len(scores), dtype=torch.bool)
-            self._kept[best] = True
-        check_samples(self, self._kept, run)
-        return Selection(run.rows[self._kept[run.rows]])
+        missing = torch.full((max(0, run.samples - len(self.scores)),), math.inf)
+        scores = torch.cat([self.scores, missing]).nan_to_num(nan=math.inf)
+        check_samples(self, scores, run)
+        kept = torch.zeros(run.samples, dtype=torch.bool)
+        kept[scores.topk(max(1, round(self.rate * run.samples))).indices] = True
+        return Selection(run.rows[kept[run.rows]])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -157,21 +156,6 @@ def test_without_a_shift_training_is_dense_to_the_bit_and_the_test_is_booked() -
     assert weights_of(runs[0]).equal(weights_of(runs[1]))
     assert runs[0].ledger.flops.helper > 0
     assert runs[0].ledger.counts.scored == 0
-
-
-def test_a_run_that_was_stopped_resumes_to_the_same_weights(tmp_path: Path) -> None:
-    train, target = TAIL, BALANCED
-    whole = trained("aim", train, target)
-    steps = sum(1 for _ in whole.steps())
-    records = trained("aim", train, target, checkpoints=tmp_path).steps()
-    for _ in range(steps // 2):
-        next(records)
-    records.close()
-    resumed = trained("aim", train, target, checkpoints=tmp_path, resume=True)
-    resumed.run()
-    assert weights_of(resumed).equal(weights_of(whole))
-    assert whole.policy is not None
-    assert whole.policy.state_dict()["drawn_by"] is not None
 
 
 def pictures(rows: int, seed: int) -> Images:
