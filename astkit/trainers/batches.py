@@ -144,11 +144,12 @@ class Batches:
     @property
     def repeating(self) -> bool:
         """Whether the rows of the latest batch only repeat those of another process."""
-        return isinstance(self.source, Loader) and distributed.repeats(self.rows)
+        own = self._alone or not isinstance(self.source, Loader)
+        return not own and distributed.repeats(self.rows)
 
     def weight(self, batch: Batch) -> Tensor | None:
         """Loss factor of each row of the latest batch, float32 ``[rows]``; ``None`` means 1."""
-        if not self._alone and self.repeating:
+        if self.repeating:
             return torch.zeros(batch.rows, device=self.device)
         if self.epoch.planner is None:
             return None

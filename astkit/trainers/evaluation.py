@@ -235,8 +235,8 @@ def wilson_interval(right: int, rows: int, level: float = 0.95) -> tuple[float, 
     """Wilson score interval of a proportion, from ``right`` of ``rows``: (low, high).
 
     Source: Wilson, "Probable inference, the law of succession, and statistical inference", JASA
-    22 (1927). Assumes independent draws from a large population; for a stratified part of a finite
-    set it is conservative.
+    22 (1927). Assumes independent draws from a large population; for a part of a finite set it is
+    conservative.
     """
     z = NormalDist().inv_cdf((1 + level) / 2)
     share, weight = right / rows, z * z / rows

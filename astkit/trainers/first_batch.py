@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from astkit.datasets import BatchSource, stratified
+from astkit import rng
+from astkit.datasets import BatchSource
 from astkit.datasets.batch import Batch, map_tensors
 from astkit.datasets.facts import class_labels
 from astkit.gating.losses import (
@@ -90,24 +91,16 @@ def _fails_beyond(criterion: Criterion, outputs: Any, targets: Any, classes: int
 
 
 def sampled_rows(validation: BatchSource | None, fraction: float) -> Tensor | None:
-    """A fixed stratified sample of the rows of ``validation``, int64 ``[n]``; ``None`` for all.
+    """A fixed random sample of the rows of ``validation``, int64 ``[n]``, sorted; ``None`` for all.
 
-    Classes are those of `class_labels`; without them, or if one would get no row, sampling is
-    uniform. Raises ``ValueError`` for an empty sample, or a source that cannot load selected rows.
+    Raises ``ValueError`` for a source that cannot load selected rows.
     """
     if validation is None or fraction == 1:
         return None
     validation.batches(0, torch.zeros(1, dtype=torch.int64))  # raises if rows cannot be selected
     rows = validation.num_samples or 0
-    labels = class_labels(getattr(validation, "data", None))
-    if labels is None or (labels.unique(return_counts=True)[1] * fraction <= 0.5).any():
-        labels = torch.zeros(rows, dtype=torch.int64)  # else rare classes would get no row
-    index, _ = stratified(labels, fraction, 0, "fast validation")
-    if len(index) == 0:
-        raise ValueError(
-            f"fraction {fraction} of {rows} validation rows leaves none: give a larger one"
-        )
-    return index
+    count = max(1, round(fraction * rows))
+    return rng.permutation(rows, "fast validation")[:count].sort().values
 
 
 class ScoredData:

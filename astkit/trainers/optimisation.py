@@ -462,19 +462,15 @@ def _check_parameters(
     model: nn.Module, optimizer: torch.optim.Optimizer, criterion: Criterion
 ) -> None:
     """Raise ``ValueError`` for parameters outside ``model``, whose gradients would never clear."""
-    own = set(model.parameters())
     inner = criterion.parameters() if isinstance(criterion, nn.Module) else ()
-    if any(each.requires_grad and each not in own for each in inner):
-        raise ValueError(
-            f"the criterion {type(criterion).__name__} has trainable parameters that are not the"
-            " model's: make it a part of the model, such as with model.loss = criterion, before the"
-            " optimizer is built, or freeze it with criterion.requires_grad_(False)"
-        )
     trained = [each for group in optimizer.param_groups for each in group["params"]]
-    if strange := sum(each not in own for each in trained):
+    trained += [each for each in inner if each.requires_grad]
+    if strange := len({*trained} - {*model.parameters()}):
         raise ValueError(
-            f"{strange} of the optimizer's {len(trained)} parameters are not the model's: build it"
-            " from model.parameters(), after fully_shard and other changes of the model"
+            f"{strange} parameters of the optimizer or the criterion are not the model's: build the"
+            " optimizer from model.parameters(), after fully_shard and other changes of the model,"
+            " and make a criterion with parameters a part of it, such as with model.loss ="
+            " criterion, or freeze it with criterion.requires_grad_(False)"
         )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any, Literal
 
 import torch
@@ -77,7 +76,7 @@ class SampleBySampleTrainer(Trainer):
         return step(batch, weight)
 
     def _per_batch(self, batch: Batch, weight: Tensor | None) -> StepResult:
-        gate, rows = self.gate, list(_rows(batch))
+        gate, rows = self.gate, _rows(batch)
         with self.ledger.phase("score"):
             with evaluating(self.model, self.device):
                 outputs = join([self.forward(self.model, row) for row in rows])
@@ -94,8 +93,8 @@ class SampleBySampleTrainer(Trainer):
         return StepResult(chosen.index, _joined(losses, scores), chosen)
 
     def _per_sample(self, batch: Batch, weight: Tensor | None) -> StepResult:
-        gate, rows = self.gate, list(_rows(batch))
-        if not self.score.started:
+        gate, rows = self.gate, _rows(batch)
+        if not self.score.count:
             with self.ledger.phase("score"), evaluating(self.model, self.device):
                 self.score.start(gate, [self._row(row) for row in rows])
             self._count_pass(self.model, batch, False)
@@ -148,20 +147,19 @@ class RunningScore:
     """A gate's score for single rows, with a running reference instead of the batch's."""
 
     def __init__(self) -> None:
-        self.started = False
         self.reference: Tensor | None = None
-        self.count = 0
+        self.count = 0  # rows scored so far
 
     def start(self, gate: Gate, rows: list[Scored]) -> None:
         """Initialise the controller's threshold from the scores of the first batch."""
         scores = torch.stack([self(gate, row) for row in rows])
         gate.controller.threshold(gate.usable(scores)[0], 0)
-        self.started = True
 
     def __call__(self, gate: Gate, row: Scored) -> Tensor:
         """Score of one row (a batch of size 1), 0-dim; to be called in eval mode."""
         score = gate.significance
         if not isinstance(score, RelativeScore):
+            self.count += 1
             return score_rows(score, row)[0]
         features = score.features(row)
         reference = features[0] if self.reference is None else self.reference.to(features)
@@ -173,11 +171,10 @@ class RunningScore:
 
     def state_dict(self) -> dict[str, Any]:
         reference = None if self.reference is None else self.reference.tolist()
-        return {"started": self.started, "reference": reference, "count": self.count}
+        return {"reference": reference, "count": self.count}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.started, self.count = state["started"], state["count"]
-        reference = state["reference"]
+        self.count, reference = state["count"], state["reference"]
         self.reference = None if reference is None else torch.tensor(reference, dtype=torch.float64)
 
 
@@ -186,9 +183,8 @@ def _admits(gate: Gate, score: Tensor) -> bool:
     return gate.target_rate == 1 or bool(score > gate.controller.threshold(score[None], 0))
 
 
-def _rows(batch: Batch) -> Iterator[Batch]:
-    for i in range(batch.rows):
-        yield batch.take(slice(i, i + 1))
+def _rows(batch: Batch) -> list[Batch]:
+    return [batch.take(slice(row, row + 1)) for row in range(batch.rows)]
 
 
 def _joined(losses: list[Tensor], like: Tensor) -> Tensor:

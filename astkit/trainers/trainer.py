@@ -41,7 +41,7 @@ from astkit.trainers.first_batch import (
     takes_classes,
 )
 from astkit.trainers.history import Event, History, Observer, Reports, Steering, StepRecord
-from astkit.trainers.limits import TIME_BUDGET, TimeIsUp, interrupt_held, time_is_up
+from astkit.trainers.limits import TimeIsUp, interrupt_held, time_is_up
 from astkit.trainers.optimisation import Optimisation
 from astkit.trainers.step import StepResult, visit_of
 
@@ -196,7 +196,6 @@ class Trainer:
         from there. Between records, autocast and eval mode are off and no clock runs. Raises
         `TimeIsUp` when the time budget of the process ends; the run is saved.
         """
-        limited = TIME_BUDGET in os.environ
         with self._running():
             self._prepare()
             while not self.done:
@@ -211,7 +210,7 @@ class Trainer:
                     record = self._end_epoch(whole)
                     self._save_if_due(epoch_ended=True)
                     yield record
-                if limited and time_is_up() and not self.done:
+                if not self.done and time_is_up():
                     raise TimeIsUp(self.step, self._save())
 
     @contextmanager
@@ -391,8 +390,8 @@ class Trainer:
     def _observe(self, batch: Batch, result: StepResult) -> None:
         """Report a step to the policy, unless its rows only repeat those of another process."""
         assert self.policy is not None
-        repeating = self._processes > 1 and self.batches.repeating
-        self.policy.report(*([] if repeating else result.visits(batch, self._watching)))
+        visits = [] if self.batches.repeating else result.visits(batch, self._watching)
+        self.policy.report(*visits)
         if self._chooses:  # the next batch may depend on it
             self.policy.exchange()
 
@@ -408,8 +407,7 @@ class Trainer:
     def _count(self, batch: Batch, result: StepResult, cost: BatchFlops) -> dict[str, Any]:
         """Add a step to the ledger; returns its metrics, with values that may be on the device."""
         rows, trained, chosen = batch.rows, len(result.rows), result.selection
-        repeating = self._processes > 1 and self.batches.repeating
-        padded = None
+        repeating, padded = self.batches.repeating, None
         if chosen is not None and (self._processes > 1 or isinstance(chosen.rate, Tensor)):
             padded = chosen.padding
         self.ledger.note(

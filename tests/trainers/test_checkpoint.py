@@ -92,10 +92,9 @@ class Convolution(nn.Module):
         return self.layers(torch.cat([x, x.flip(3)], 1))
 
 
-@pytest.mark.parametrize("batches", [1, 12, 25])
-@pytest.mark.parametrize("make", [network, Convolution])
+@pytest.mark.parametrize(("make", "batches"), [(network, 1), (network, 25), (Convolution, 12)])
 def test_a_run_that_was_stopped_ends_as_one_that_was_not(
-    tmp_path: Path, batches: int, make: Any
+    tmp_path: Path, make: Any, batches: int
 ) -> None:
     config = TrainConfig(lr=1e-2, channels_last=make is Convolution)
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
-import time
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -240,23 +238,6 @@ def test_a_process_whose_rows_are_never_selected_takes_part() -> None:
     assert sum(unused[1:]) == 0 < min(used)
     assert counts.trained == sum(used) + sum(unused)
     assert counts.padded == unused.count(0)
-
-
-def killed(at: int) -> None:
-    for record in built("infobatch", epochs=50).steps():
-        if several.rank() == 1 and record.step == at:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-
-@pytest.mark.full
-def test_the_others_end_when_a_process_is_killed() -> None:
-    begin = time.monotonic()
-    with pytest.raises(Ended) as caught:
-        in_world(3, killed, 5, timeout=30)
-    assert time.monotonic() - begin < 30
-    first, gone, last = caught.value.answers
-    assert gone is None
-    assert all("Error" in answer.splitlines()[0] for answer in (first, last))
 
 
 def with_loader(uneven: bool) -> Any:

@@ -224,26 +224,6 @@ def test_the_seed_decides_dropout_and_every_step_drops_other_units() -> None:
     assert len({str(mask.tolist()) for mask in dropped}) == len(dropped) == 10
 
 
-@pytest.mark.parametrize("kind", ["dense", "gated"])
-def test_a_frozen_part_stays_frozen_and_evaluation_leaves_statistics_alone(
-    kind: str, unchanged: Any
-) -> None:
-    def batch_normed() -> Any:
-        with rng.isolated("cpu", 0):
-            return nn.Sequential(nn.BatchNorm2d(1), nn.Flatten(), nn.Linear(64, 10))
-
-    model, thawed = batch_normed(), batch_normed()
-    model[0].eval()
-    statistics = model[0].running_mean.clone()
-    finish(build(kind, model=model))
-    assert torch.equal(model[0].running_mean, statistics)
-    trainer = build(kind, model=thawed)
-    finish(trainer)
-    assert not torch.equal(thawed[0].running_mean, statistics)
-    with unchanged(thawed):
-        trainer.evaluate(Loader(VALIDATION, 8))
-
-
 @pytest.mark.parametrize("leave", ["end", "close", "error"])
 def test_modes_are_restored_whichever_way_it_ends(leave: str) -> None:
     model: Any = network().eval()
