@@ -441,7 +441,7 @@ def train_all(runs: list[Run], path: Path, processes: int, job: Callable[[Run], 
     done = read(path)
     missing = [each for each in runs if each.name not in done]
     print(f"{len(missing)} of {len(runs)} runs to train", flush=True)
-    with ProcessPoolExecutor(processes, max_tasks_per_child=20) as pool:
+    with ProcessPoolExecutor(processes) as pool:
         waiting = {each: pool.submit(job, each) for each in missing if "@" not in each.policy}
         waiting |= {each: pool.submit(job, each) for each in missing if "@" in each.policy}
         for each, future in waiting.items():
