@@ -141,6 +141,8 @@ def comparison(folder):
     entry = {"policy": "dense", "seed": 0, "value": 0.5, "flops": 1.0, "seconds": 1.0}
     entry |= {"curve": [[1.0, 1.0, 0.5]], "visits": "dense.safetensors"}
     content = {"entries": [entry], "metric": "accuracy", "higher": True, "settings": {"model": "x"}}
+    forecast = {"gain": 1.0, "error": 0.1, "unit": "", "power": 0.5, "seconds": 1.0, "reason": ""}
+    content |= {"notes": ["a note"], "forecast": forecast, "stamp": {}}
     (folder / "comparison.json").write_text(json.dumps(content))
 
 

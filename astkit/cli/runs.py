@@ -103,11 +103,8 @@ def run(options: argparse.Namespace) -> int:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """SIGTERM and SIGHUP raise ``KeyboardInterrupt`` here, so that kernels are interrupted too."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
-    for number in before:
-        if before[number] is not signal.SIG_IGN:  # nohup ignores SIGHUP
-            signal.signal(number, signal.default_int_handler)
+    """SIGTERM raises ``KeyboardInterrupt`` here, so that kernels are interrupted too."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     except KeyboardInterrupt:
@@ -115,8 +112,7 @@ def interruptible() -> Iterator[None]:
             logging.getLogger(name).setLevel(logging.CRITICAL + 1)
         raise
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        signal.signal(signal.SIGTERM, before)
 
 
 def sweep(options: argparse.Namespace) -> int:

@@ -15,8 +15,9 @@ from pathlib import Path
 
 from torch import Tensor
 
+from astkit.comparison.statistics import Interval
 from astkit.comparison.training import Task
-from astkit.comparison.verdict import unit
+from astkit.comparison.verdict import amount, unit
 from astkit.files import read_json, write_json
 from astkit.trainers import Budget
 from astkit.trainers.progress import duration
@@ -69,7 +70,7 @@ class Baseline:
         if gain is not None:
             name, limit = next((k, v) for k, v in vars(budget).items() if v is not None)
             self.notes.append(
-                f"twice the budget gained dense training {_points(gain, trial.metric)}: this"
+                f"twice the budget gained dense training {_shown(gain, trial.metric)}: this"
                 f" comparison is about short training; try budget=Budget({name}={2 * limit:g})"
             )
 
@@ -103,7 +104,7 @@ def check_baseline(task: Task, budget: Budget, seed: int, given: bool) -> Baseli
         gain = trials[best].gain(trials[1.0])
         if gain is not None:
             known = None if task.make_optimizer is not None else rate
-            baseline.notes.append(_untuned(_points(gain, trials[best].metric), best, known))
+            baseline.notes.append(_untuned(_shown(gain, trials[best].metric), best, known))
     else:
         baseline.lr = rate * best
         print(f"compare: learning rate {baseline.lr:.2g} for all methods, the best on validation")
@@ -139,9 +140,8 @@ def _best(trials: dict[float, Trial]) -> float:
     return max(values, key=values.__getitem__, default=1.0)
 
 
-def _points(gain: float, metric: str) -> str:
-    scale, name = unit(metric)
-    return f"+{gain * scale:.1f} points" if scale > 1 else f"{gain:.3g} in {name}"
+def _shown(gain: float, metric: str) -> str:
+    return amount(Interval(gain, math.nan, math.nan, 1), metric)
 
 
 def _untuned(gain: str, factor: float, rate: float | None) -> str:

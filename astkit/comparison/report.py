@@ -129,7 +129,12 @@ class Comparison:
             raise ValueError(f"{path} is no comparison: it has no entries")
         if lacking := {name for entry in found["entries"] for name in NEEDED - entry.keys()}:
             raise ValueError(f"{path} is no comparison: its entries lack {', '.join(lacking)}")
-        return cls(found, path.with_name(f"{path.stem}_visits"))
+        try:
+            return cls(found, path.with_name(f"{path.stem}_visits"))
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"{path} is damaged ({str(error)!r:.200}): delete it, or restore a copy"
+            ) from error
 
     def save(self, path: str | Path) -> Path:
         """Write everything to a JSON file, and the arrays to a folder beside it."""

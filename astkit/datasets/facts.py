@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from hashlib import blake2b
 from itertools import combinations
 from typing import Any, NamedTuple
@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 from torch.utils.data import (
     ConcatDataset,
     DataLoader,
@@ -20,7 +21,6 @@ from torch.utils.data import (
     TensorDataset,
 )
 
-from astkit.datasets.batch import tensors
 from astkit.datasets.checks import as_number, sampled_rows
 from astkit.datasets.foreign import ForeignLoader, sampler_of
 from astkit.datasets.loader import Loader
@@ -125,20 +125,10 @@ def _input_hash(item: Any) -> int:
     elif isinstance(item, tuple | list) and len(item) > 1:
         inputs = item[:-1]
     digest = blake2b(digest_size=8)
-    for value in inputs if isinstance(inputs, tuple | list) else [inputs]:
-        for content in _bytes(value):
-            digest.update(content)
+    for leaf in pytree.tree_leaves(inputs):
+        value = leaf.detach().cpu().double().numpy() if isinstance(leaf, Tensor) else leaf
+        digest.update(value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode())
     return int.from_bytes(digest.digest(), "big")
-
-
-def _bytes(value: Any) -> Iterator[bytes]:
-    leaves = list(tensors(value))
-    if not leaves:
-        yield value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode()
-    for leaf in leaves:
-        flat = torch.empty(leaf.numel(), dtype=leaf.dtype)  # one value may keep any stride
-        flat.copy_(leaf.detach().reshape(-1))
-        yield flat.view(torch.uint8).numpy().tobytes()
 
 
 def inside(data: Any) -> tuple[Any, Tensor | None]:

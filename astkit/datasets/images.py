@@ -79,8 +79,6 @@ class Images:
         Raises ``IndexError`` for a row out of range, ``ValueError`` for an empty selection.
         """
         rows = torch.as_tensor(index, device=self.labels.device)
-        if rows.numel() == 0:
-            raise ValueError(f"index selects no row of {self.name!r}; select at least one.")
         return Images(self.images[rows], self.labels[rows], self.classes, self.name)
 
     def channel_stats(self) -> tuple[Tensor, Tensor]:

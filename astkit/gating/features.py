@@ -130,7 +130,10 @@ class Rows:
             self.flops += flops
             return found.numpy()
         if self.kind == TEXTS:
-            return _vectorizer().transform(x)
+            from sklearn.feature_extraction.text import HashingVectorizer
+
+            options = {"ngram_range": (1, 2), "alternate_sign": False, "dtype": np.float32}
+            return HashingVectorizer(n_features=BUCKETS, **options).transform(x)
         if self.kind == TOKENS:
             return token_features(x.numpy())
         if self.kind == TABLE:
@@ -226,14 +229,6 @@ def mixed(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return values ^ (values >> np.uint64(31))
-
-
-def _vectorizer() -> Any:
-    from sklearn.feature_extraction.text import HashingVectorizer
-
-    return HashingVectorizer(
-        n_features=BUCKETS, ngram_range=(1, 2), alternate_sign=False, dtype=np.float32
-    )
 
 
 def _divided(batch: Any) -> tuple[Any, Any]:

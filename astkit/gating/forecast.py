@@ -40,16 +40,16 @@ class Forecast(NamedTuple):
         error: paired standard error of it over rows of the target.
         unit: "points" of accuracy, "% of the RMSE", "bits a token"; empty without targets.
         power: of the weights, one of `POWERS`; 0 is training on all rows, see `judge`.
-        seconds: how long it took.
         reason: why nothing is expected, or why it cannot be foretold; else empty.
+        seconds: how long it took.
     """
 
     gain: float
     error: float
     unit: str
     power: float
-    seconds: float
     reason: str = ""
+    seconds: float = 0.0
 
     @property
     def sentence(self) -> str:
@@ -64,10 +64,8 @@ class Forecast(NamedTuple):
         return f"forecast: {said} from choosing by the target; {took}"
 
 
-def judge(
-    pair: Pair, weights_of: Callable[[Tensor, Tensor], Tensor]
-) -> tuple[float, float, float, str]:
-    """Power of the weights, gain, its standard error, and unit, by proxies.
+def judge(pair: Pair, weights_of: Callable[[Tensor, Tensor], Tensor]) -> Forecast:
+    """A forecast by proxies.
 
     ``weights_of(of_target, rows)``: weights of training rows, float64 ``[n]``, shaped by these rows
     of the target. Each half of the target shapes the weights of proxies that are judged on the
@@ -79,7 +77,8 @@ def judge(
     fitted = pair.sample
     proxy = _proxy(pair, fitted)
     if proxy is None:
-        return 1.0, 0.0, 0.0, ""
+        unknown = "cannot tell, the data have no targets to judge a proxy by"
+        return Forecast(0.0, 0.0, "", 1.0, unknown)
     fit, unit = proxy
     losses: dict[float, list[Array]] = {power: [] for power in POWERS}
     plain = fit(np.ones(len(fitted)))
@@ -96,7 +95,7 @@ def judge(
     expected, error = gain(together[0.0], together[best], unit)
     sure, against = expected > ERRORS * error, expected < -ERRORS * error
     chosen = sure or (not against and teach_nothing(pair, whole))
-    return best if chosen else 0.0, expected, error, unit
+    return Forecast(expected, error, unit, best if chosen else 0.0)
 
 
 def teach_nothing(pair: Pair, weights: Array) -> bool:

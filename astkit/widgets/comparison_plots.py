@@ -75,7 +75,8 @@ def differences(table: Table, quantity: str = "accuracy (points)", higher: bool 
     margin = 0.04 * (last - first or 1.0)
     ends = first - margin, last + margin
     axis.set_xlim(ends if higher else ends[::-1])
-    _label_rows(axis, arms, rows[rows["against"] == "dense"].set_index("arm")["outcome"])
+    outcomes = rows[rows["against"] == "dense"].set_index("arm")["outcome"]
+    _label_rows(axis, arms, [str(outcomes.get(arm, "")) for arm in arms])
     sizes = sorted(rows["n"].unique())
     seeds = f"{sizes[0]} seeds" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]} seeds"
     against = "dense training" + " and random samples" * both
@@ -119,19 +120,12 @@ def shares(table: Table) -> Picture:
                 axis, height, (row["share"], row["share_low"], row["share_high"]), (low, high), look
             )
     axis.set_xlim(low - 0.05, high + 0.05)
-    axis.set_yticks(range(len(conditions)), [fill(name, 34) for name in conditions])
-    axis.set_ylim(len(conditions) - 0.5, -0.5)
-    axis.grid(visible=False, axis="y")
-    axis.tick_params(axis="y", length=0)
     gains = possible.reindex(conditions)
-    right = axis.secondary_yaxis("right")
     amounts = [
         f"{gain:+.1f} points" if unit == "points" else f"loss {-gain:+.1f} %"
         for gain, unit in zip(gains["gain"], gains["unit"], strict=True)
     ]
-    right.set_yticks(range(len(conditions)), amounts)
-    right.tick_params(axis="y", length=0)
-    right.spines["right"].set_visible(False)
+    _label_rows(axis, conditions, amounts)
     axis.set_xticks([-0.5, 0, 0.5, 1], ["-0.5", "0\ndense training", "0.5", "1\noracle"])
     axis.set_title("share of what an oracle gains; on the right: what it gains")
     axis.set_xlabel(f"{int(rows['n'].min())} seeds, same FLOPs, 95 % intervals")
@@ -189,13 +183,13 @@ def _bar(
     axis.text(limits[beyond], height, text, color=look["color"], **place)
 
 
-def _label_rows(axis: Axes, arms: list[str], outcomes: pd.Series[str]) -> None:
-    """Names on the left and outcomes on the right of a row; the first row on top."""
-    axis.set_yticks(range(len(arms)), [fill(arm, 26) for arm in arms])
-    axis.set_ylim(len(arms) - 0.5, -0.5)
+def _label_rows(axis: Axes, names: list[str], beside: list[str]) -> None:
+    """Names on the left and what stands ``beside`` them on the right; the first row on top."""
+    axis.set_yticks(range(len(names)), [fill(name, 30) for name in names])
+    axis.set_ylim(len(names) - 0.5, -0.5)
     axis.grid(visible=False, axis="y")
     right = axis.secondary_yaxis("right")
-    right.set_yticks(range(len(arms)), [str(outcomes.get(arm, "")) for arm in arms])
+    right.set_yticks(range(len(names)), beside)
     for side in (axis, right):
         side.tick_params(axis="y", length=0)
     right.spines["right"].set_visible(False)

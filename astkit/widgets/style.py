@@ -173,9 +173,7 @@ def legend_beside(figure: Picture, axis: Axes) -> None:
     figure.legend(*zip(*order, strict=True), loc="outside right center", labelspacing=0.9)
 
 
-def name_seeds(
-    figure: Picture, seeds: int, words: str = "mean of {} seeds", shown: str = ""
-) -> None:
+def name_seeds(figure: Picture, seeds: int, words: str, shown: str = "") -> None:
     """Write ``shown`` and the number of ``seeds`` above the axes."""
     said = [shown] * bool(shown) + [words.format(seeds)] * (seeds > 1)
     if said:

@@ -156,21 +156,6 @@ class Named(nn.Module):
         return x, mask
 
 
-class Needs(nn.Module):
-    def forward(self, batch: Any, x: Any = None) -> Any:
-        return batch, x
-
-
-class Anything(nn.Module):
-    def forward(self, **parts: Any) -> Any:
-        return parts
-
-
-class Whole(nn.Module):
-    def forward(self, batch: Any) -> Any:
-        return batch
-
-
 class Wrapped(nn.Module):
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -180,25 +165,28 @@ class Wrapped(nn.Module):
         return self._orig_mod(*args, **keywords)
 
 
+def needs(batch: Any, x: Any = None) -> Any:
+    return batch, x
+
+
 def test_a_mapping_goes_in_as_keywords_where_forward_names_its_keys() -> None:
     batch = {"x": X, "labels": Y}
     assert call(Named(), batch, batch) == (X, None)
     assert call(Named(), {**batch, "mask": 3}, None) is not None  # no whole batch: one argument
     masked = {**batch, "mask": Y}
     assert call(Named(), masked, masked) == (X, Y)
-    assert call(Anything(), batch, batch) == batch
-    assert call(Whole(), batch, batch) is batch
-    assert call(Needs(), batch, batch) == (batch, None)  # by keywords it would lack an argument
+    assert call(lambda **parts: parts, batch, batch) == batch
+    assert call(lambda batch: batch, batch, batch) is batch
+    assert call(needs, batch, batch) == (batch, None)  # by keywords it would lack an argument
     assert call(Wrapped(Named()), masked, masked) == (X, Y)
     assert call(nn.DataParallel(Named()), masked, masked) == (X, Y)
     assert call(lambda x, mask=None: (x, mask), masked, masked) == (X, Y)
 
 
 def test_everything_else_is_one_argument_or_several() -> None:
-    assert call(Whole(), (X, Y), Y) == (X, Y)
-    assert call(Whole(), {"x": X}, Y) == {"x": X}
-    assert call(Needs(), Args((X, Y)), Y) == (X, Y)
-    assert call(Whole(), X) is X
+    for x, y in (((X, Y), Y), ({"x": X}, Y), (X, None)):
+        assert call(lambda batch: batch, x, y) is x
+    assert call(needs, Args((X, Y)), Y) == (X, Y)
 
 
 # --- joining ---------------------------------------------------------------------------------

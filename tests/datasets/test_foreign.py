@@ -146,17 +146,11 @@ def test_anything_that_trains_becomes_a_source_and_stays_as_it_is():
         assert isinstance(made, Loader)
         assert (made.batch_size, made.seed, made.shuffle, made.num_samples) == (128, 5, True, size)
         assert as_loader(data, batch_size=7, shuffle=False).order(0).tolist() == list(range(size))
+    for stream in (Turned(), DataLoader(Turned(), 5)):
+        assert as_loader(stream, batch_size=5).streamed
+    assert not as_loader(ordinary()).streamed
     endless = as_loader(Endless(), batch_size=3)
     assert next(iter(endless.batches(0))).y.tolist() == [1, 1, 1]
-
-
-def test_a_stream_is_told_its_epoch_and_never_planned():
-    for source in (as_loader(Turned(), batch_size=5), as_loader(DataLoader(Turned(), 5))):
-        assert source.streamed
-        for epoch in (3, 0):
-            first = next(source.batches(epoch))
-            assert torch.equal(first.x, X[epoch : epoch + 5])
-    assert not as_loader(ordinary()).streamed
 
 
 def spread(**options):

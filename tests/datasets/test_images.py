@@ -53,8 +53,8 @@ def test_names_the_argument_that_is_wrong():
     ):
         with pytest.raises(ValueError, match=words):
             images(**changes)
-    with pytest.raises(ValueError, match="selects no row"):
-        images().subset([])
+    with pytest.raises(ValueError, match="pass at least one image"):
+        images().subset(images().labels > 1)
 
 
 def test_channel_stats_are_those_of_the_pixels(monkeypatch):

@@ -1,4 +1,4 @@
-"""Images in parquet files: the rows of all files in order, and what unusable files say."""
+"""Images in parquet files: what unusable files say; test_sources.py reads whole ones."""
 
 import pytest
 import torch
@@ -9,30 +9,7 @@ from astkit.datasets.parquet import image_rows
 pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 pq = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
 
-N = 41
-PIXELS = torch.randint(0, 256, (N, 3, 6, 5), generator=torch.Generator().manual_seed(0)).byte()
-
-
-def test_the_rows_of_all_files_come_in_order(tmp_path, encoded):
-    paths = []
-    for part, rows, group, column in (
-        ("a", range(15), 4, "img"),
-        ("b", range(15, 35), 7, "image"),
-        ("c", range(35, N), 6, "img"),
-    ):
-        items = [{"bytes": encoded(PIXELS[row]), "path": f"{row}.png"} for row in rows]
-        table = pa.table({column: items, "label": [row % 3 for row in rows]})
-        paths.append(tmp_path / f"{part}.parquet")
-        pq.write_table(table, paths[-1], row_group_size=group)
-    found = list(image_rows(paths, N))
-    pictures, labels, places = zip(*found, strict=True)
-    assert torch.equal(torch.stack(pictures), PIXELS)
-    assert list(labels) == [row % 3 for row in range(N)]
-    assert places[20] == f"Row 20 (in {paths[1]})"
-    with pytest.raises(ValueError, match=r"Row 40 \(in .*c.parquet\) is one more than the 40 rows"):
-        list(image_rows(paths, N - 1))
-    with pytest.raises(ValueError, match="the folder has no rows"):
-        next(image_rows([], 1))
+PIXELS = torch.zeros(3, 6, 5, dtype=torch.uint8)
 
 
 def test_what_is_no_image_is_named(tmp_path):
@@ -46,6 +23,8 @@ def test_what_is_no_image_is_named(tmp_path):
         pq.write_table(pa.table(table), path)
         with pytest.raises(ValueError, match=words):
             list(image_rows([path], 10))
+    with pytest.raises(ValueError, match="the folder has no rows"):
+        next(image_rows([], 1))
     path.write_bytes(b"PAR1 or not")
     with pytest.raises(ValueError, match="is not a complete parquet file"):
         next(image_rows([path], 1))
@@ -66,7 +45,7 @@ def test_a_small_file_never_takes_more_than_the_limit(dictionary, tmp_path, monk
 
     def decoded(data, where, remedy):
         largest.append(pa.total_allocated_bytes() - before)
-        return PIXELS[0]
+        return PIXELS
 
     monkeypatch.setattr(parquet, "decode", decoded)
     if dictionary:  # the rows take more than the limit together, but are read one by one

@@ -121,7 +121,8 @@ def make_parquet(folder, monkeypatch, encoded, column="img", inner=""):
             {"bytes": encoded(row.reshape(3, 32, 32)), "path": f"{i}.png"}
             for i, row in enumerate(pixels)
         ]
-        pq.write_table(pa.table({column: items, "label": labels}), folder / inner / name)
+        table = pa.table({column: items, "label": labels})
+        pq.write_table(table, folder / inner / name, row_group_size=3)
     return folder
 
 

@@ -23,13 +23,13 @@ def pair(train: TensorDataset, target: TensorDataset) -> Pair:
 
 
 def test_a_forecast_is_one_sentence() -> None:
-    said = Forecast(9.04, 0.75, "points", 1.0, 14.2).sentence
+    said = Forecast(9.04, 0.75, "points", 1.0, seconds=14.2).sentence
     assert said == "forecast: +9.0 +- 1.5 points from choosing by the target; 14 s"
-    unsure = Forecast(0.4, 0.9, "points", 0.0, 2.0).sentence
+    unsure = Forecast(0.4, 0.9, "points", 0.0, seconds=2.0).sentence
     assert unsure == "forecast: cannot tell, +0.4 +- 1.8 points; 2 s"
-    bits = Forecast(0.363, 0.01, "bits a token", 1.0, 9.0).sentence
+    bits = Forecast(0.363, 0.01, "bits a token", 1.0, seconds=9.0).sentence
     assert bits == "forecast: +0.36 +- 0.02 bits a token from choosing by the target; 9 s"
-    assert Forecast(0, 0, "", 0.0, 2.0, "nothing").sentence == "forecast: nothing; 2 s"
+    assert Forecast(0, 0, "", 0.0, "nothing", 2.0).sentence == "forecast: nothing; 2 s"
 
 
 def test_a_gain_is_paired_and_that_of_an_rmse_relative() -> None:
@@ -66,7 +66,7 @@ def test_weights_that_help_are_taken_and_others_are_not() -> None:
         asked.append(of_target)
         return (rows >= 200).double() + 1e-3
 
-    power, gain, error, unit = forecast.judge(two, right)
+    gain, error, unit, power = forecast.judge(two, right)[:4]
     assert (power, unit) == (1.0, "% of the RMSE")
     assert gain > 50
     assert gain > 10 * error
@@ -76,7 +76,7 @@ def test_weights_that_help_are_taken_and_others_are_not() -> None:
         random = torch.Generator().manual_seed(len(rows))
         return torch.rand(len(rows), generator=random, dtype=torch.float64) + 0.5
 
-    power, gain, error, _ = forecast.judge(two, useless)
+    gain, error, _, power = forecast.judge(two, useless)[:4]
     assert power == 0
     assert abs(gain) < 3 * error + 2
 
@@ -111,9 +111,9 @@ def test_classes_are_judged_by_accuracy_and_other_targets_not() -> None:
     def flat(of_target: Tensor, rows: Tensor) -> Tensor:
         return torch.ones(len(rows), dtype=torch.float64)
 
-    assert forecast.judge(pair(data, data), flat) == (0.0, 0.0, 0.0, "points")
+    assert forecast.judge(pair(data, data), flat) == Forecast(0.0, 0.0, "points", 0.0)
     bare = TensorDataset(torch.rand(60, 2))
-    assert forecast.judge(pair(bare, bare), flat) == (1.0, 0.0, 0.0, "")
+    assert forecast.judge(pair(bare, bare), flat)[:4] == (0.0, 0.0, "", 1.0)
 
 
 def test_the_model_of_tokens_equals_a_literal_one() -> None:

@@ -298,40 +298,6 @@ def test_a_row_above_a_running_mean_of_0_counts_as_average() -> None:
     assert score.combine(features, torch.tensor([0.0, 10.0])).tolist() == [3.5, 2.0, 1.5]
 
 
-class Listening(ContextScore):
-    """The loss; remembers what it was given."""
-
-    def __init__(self) -> None:
-        self.seen: list[Scored] = []
-
-    def score(self, batch: Scored) -> Tensor:
-        self.seen.append(batch)
-        return Loss()(*parts(batch))
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"calls": len(self.seen)}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.loaded = state["calls"]
-
-
-def test_index_model_and_state_reach_the_terms() -> None:
-    terms = [Listening(), Listening(), Listening()]
-    score = WeightedSum([(1, terms[0]), (0, terms[1]), (1, contrast), (2, terms[2])])
-    gate, batch = Gate(0.5, score, "top_k"), model_batch(5)
-    gate(batch.model, batch.inputs, batch.targets, batch.index)
-    for listening in (terms[0], terms[2]):
-        assert listening.seen[0].index is batch.index
-        assert listening.seen[0].model is batch.model
-    assert terms[1].seen == []  # weight 0: left out
-    resumed = [Listening(), Listening()]
-    state = gate.state_dict()
-    assert state["score"] == {"terms": [{"calls": 1}, {"calls": 1}]}
-    other = Gate(0.5, WeightedSum([(1, resumed[0]), (1, contrast), (2, resumed[1])]), "top_k")
-    other.load_state_dict(state)
-    assert [listening.loaded for listening in resumed] == [1, 1]
-
-
 NO_SUMS = ["loss +", "+", "*", "0.7*", "*loss", "loss*0.7", "0.7**loss", "0.7*0.3*loss"]
 NO_SUMS += ["0.7 loss + contrast", "1e3*loss", "1,5*loss", ".*loss", "inf*loss", "٣*loss"]
 NO_SUMS += ["2*(loss + contrast)", "-0.7*loss + contrast", "loss - contrast", "1e-3*loss"]

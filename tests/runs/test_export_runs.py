@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -27,14 +26,13 @@ from astkit.runs import export
 from tests.notebooks.conftest import FOLDER
 
 PARAMS = Path(__file__).resolve().parents[1] / "notebooks" / "params"
-PAIRS = FOLDER.parent / "data" / "docs_pairs.jsonl.gz"
 RUN_SECONDS = 900
 SMALLER: dict[str, dict[str, Any]] = {  # and where its data set is mounted, if it has one
     "00": {},
     "01": {"dataset": "cifar10", "seeds": [0], "mount": "made-up-slug"},
     "02": {"seeds": [0], "live_epochs": 2},
     "03": {"dataset": "cifar10", "seeds": [0], "mount": "datasets/owner/made-up-slug"},
-    "04": {"texts": str(PAIRS)},
+    "04": {},
     "05": {},
     "06": {},
     "07": {},
@@ -119,7 +117,6 @@ def test_an_export_runs_on_its_own_package(number: str, kernels: Path, tmp_path:
     (original,) = FOLDER.glob(f"{number}_*.ipynb")
     plan, changes = export.read(original), dict(SMALLER[number])
     make_cifar10(tmp_path / "input" / changes.pop("mount", "none") / "cifar10")
-    shutil.copy(PAIRS, tmp_path / "input")
     parameters = yaml.safe_load((PARAMS / f"{original.stem}.yaml").read_text())
     named = {
         name: FOLDER / each for name, each in plan.defaults.items() if each and each == str(each)

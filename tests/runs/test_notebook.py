@@ -303,7 +303,7 @@ def until(condition, seconds=60):
 
 @pytest.mark.parametrize(
     "number",
-    [signal.SIGTERM, *(pytest.param(n, marks=pytest.mark.full) for n in ("INT", "HUP", "KILL"))],
+    [signal.SIGTERM, *(pytest.param(n, marks=pytest.mark.full) for n in ("INT", "KILL"))],
 )
 def test_a_signal_ends_the_kernel_and_the_run_resumes(tmp_path, number):
     number = signal.Signals[f"SIG{number}"] if isinstance(number, str) else number

@@ -168,24 +168,19 @@ def aimed(pair: Pair, unseen: Tensor | None = None, most: float = math.inf) -> A
     test = input_test(pair, factor_of(everything), unseen)
     inputs = test.p <= LEVEL / TESTS
 
-    def result(weights: Tensor | None, *found: Any, reason: str = "") -> Aimed:
-        gain, error, unit, power = found
-        seconds = time.perf_counter() - start
-        forecast = Forecast(gain, error, unit, power, seconds, reason)
-        return Aimed(weights, forecast, pair.booked())
-
     if labels is None and not inputs:
         alike = f"nothing to gain, the training data are like the target (AUC {test.auc:.2f})"
-        return result(None, 0.0, 0.0, "", 0.0, reason=alike)
-    if too_dear(pair, len(pair.sample if unseen is None else unseen), most):
-        return result(None, 0.0, 0.0, "", 0.0, reason="none, choosing would cost too much")
-    power, gain, error, unit = judge(pair, weights_of)
-    weights = None
-    if power:
-        weights = weights_of(everything, torch.arange(len(pair.train))) ** power
-        weights /= weights.mean()
-    reason = "" if unit else "cannot tell, the data have no targets to judge a proxy by"
-    return result(weights, gain, error, unit, power, reason=reason)
+        forecast = Forecast(0.0, 0.0, "", 0.0, alike)
+    elif too_dear(pair, len(pair.sample if unseen is None else unseen), most):
+        forecast = Forecast(0.0, 0.0, "", 0.0, "none, choosing would cost too much")
+    else:
+        forecast = judge(pair, weights_of)
+    drawn_by = None
+    if forecast.power:
+        drawn_by = weights_of(everything, torch.arange(len(pair.train))) ** forecast.power
+        drawn_by /= drawn_by.mean()
+    forecast = forecast._replace(seconds=time.perf_counter() - start)
+    return Aimed(drawn_by, forecast, pair.booked())
 
 
 def sharpened(pair: Pair, drawn_by: Tensor, power: float, most: float = math.inf) -> Tensor:

@@ -198,7 +198,7 @@ def test_the_model_is_asked_about_the_rows_that_are_drawn(
     n = 2 * N
     train, target = pictures(n, 0), pictures(M, 1)
     early = torch.where(torch.arange(n) % 8 < 4, 0.2, 1.8).double()
-    first = aim.Aimed(early, Forecast(5.0, 1.0, "points", 0.5, 0.0), 7.0)
+    first = aim.Aimed(early, Forecast(5.0, 1.0, "points", 0.5), 7.0)
     monkeypatch.setattr(aim, "aimed", lambda pair, most: first)
     asked: list[int] = []
 

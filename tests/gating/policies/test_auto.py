@@ -7,14 +7,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from sklearn.datasets import load_digits
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.data import Subset, TensorDataset
 
 from astkit.gating import RunInfo, Visit
 from astkit.gating.policies.aim import FEWEST, Aim
 from astkit.gating.policies.auto import LEAST, LIKELY, Auto
-from astkit.trainers import TrainConfig, Trainer
 from tests.gating.policies import recorded
 from tests.gating.policies.recorded import drawn_shares
 from tests.gating.policies.test_aim import BALANCED, TAIL, run_info
@@ -209,22 +207,3 @@ def test_an_epoch_has_as_many_samples_as_in_dense_training() -> None:
         assert len(rows) == 50
         assert (len(rows.unique()) == 50) == (epoch == 0)
         policy.observe(Visit(rows, rows.float() / 50))
-
-
-def test_an_undertrained_model_ends_near_dense_training() -> None:
-    x, y = load_digits(return_X_y=True)
-    inputs, labels = torch.tensor(x / 16).float(), torch.tensor(y)
-    train, rest = (
-        TensorDataset(inputs[part], labels[part]) for part in (slice(1400), slice(1400, None))
-    )
-    accuracy = {}
-    for policy in ("auto", None):
-        with torch.random.fork_rng():
-            torch.manual_seed(0)
-            model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
-        options = {"policy": policy, "epochs": 5, "batch_size": 128, "device": "cpu"}
-        trainer = Trainer(model, train, config=TrainConfig(lr=1e-3), **options)  # type: ignore[arg-type]
-        trainer.run()
-        accuracy[policy] = trainer.evaluate(rest)["accuracy"]
-    assert accuracy[None] < 0.8  # not trained to the end
-    assert accuracy["auto"] >= accuracy[None] - 0.02
