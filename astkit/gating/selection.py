@@ -201,6 +201,9 @@ class Scored:
     ) -> None:
         self.batch = Batch(index, inputs, targets)
         self.targets, self.inputs, self.index, self.model = targets, inputs, index, model
+        # the inputs may hold no tensor, such as texts
+        first = next(tensors((inputs, targets)), None)
+        self.device = torch.device("cpu") if first is None else first.device
         self.criterion = criterion
         self._outputs = outputs
         self._forward = forward or (lambda model, batch: call(model, batch.x, batch.y))
@@ -211,12 +214,6 @@ class Scored:
     def rows(self) -> int:
         """Number of rows."""
         return count_rows(self.targets)
-
-    @property
-    def device(self) -> torch.device:
-        """Device of the inputs, or of the targets if the inputs hold no tensor, such as texts."""
-        parts = tensors((self.inputs, self.targets))
-        return next((tensor.device for tensor in parts), torch.device("cpu"))
 
     @property
     def outputs(self) -> Any:

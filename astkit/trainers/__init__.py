@@ -3,7 +3,7 @@
 trainer: the loop. step: what a step did. batches: training batches in the order of a plan.
 optimisation: forward and backward pass, optimizer step. evaluation: metrics. first_batch: checks
 before the first step. config: `TrainConfig`, `Budget`. history: records and observers. checkpoint:
-files of a run's state. limits: interrupts and time budgets. progress: progress bar.
+files of a run's state. limits: interrupts and time budgets. progress: a line an epoch.
 sample_by_sample: single rows, as the original. dropin: trainers with the original's signature.
 """
 

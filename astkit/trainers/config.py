@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from numbers import Real
 from typing import Any, NamedTuple
 
@@ -113,7 +113,7 @@ class TrainConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """The settings as plain values; a function is named."""
-        settings = {each.name: getattr(self, each.name) for each in fields(self)}
+        settings = asdict(self)
         if callable(self.schedule):
             settings["schedule"] = getattr(self.schedule, "__name__", type(self.schedule).__name__)
         return settings

@@ -84,6 +84,7 @@ def describe_weights(run: Trainer) -> dict[str, Any]:
                 with evaluating(run.model, run.device):
                     evaluation.add(batch, run.forward(run.model, batch))
                 values = evaluation.result().values()
+                del values["samples"]  # of all processes, which evaluate the same rows
                 yield from (value for value in values.values() if value is not None)
 
     return {"model, criterion or metric": repeated(compute)}
@@ -118,8 +119,8 @@ def data_part(source: BatchSource | None, first: Batch | None) -> Part:
     """Checksum of the ``first`` batch and of all class labels, where they are known."""
     if source is None or first is None:
         return None
-    labels = class_labels(getattr(source, "data", getattr(source, "loader", None)))
-    return checksum((first.x, first.y, labels))
+    data = getattr(source, "data", getattr(source, "loader", None))
+    return repeated(lambda: checksum((first.x, first.y, class_labels(data))))
 
 
 def check_same(then: Mapping[str, Any], now: Mapping[str, Any], where: object) -> None:

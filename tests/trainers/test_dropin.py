@@ -10,7 +10,6 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from astkit import rng
 from astkit.datasets import load
-from astkit.gating import Scored
 from astkit.trainers import AdaptiveSparseTrainer, SampleAdaptiveSparseTrainer
 
 DIGITS = load("digits")[0]
@@ -123,9 +122,6 @@ def test_a_criterion_of_ones_own_trains_and_scores(unchanged):
         outputs = model(DIGITS.images[64:80] / 255)
     expected = smoothed(outputs, DIGITS.labels[64:80]).mean()
     assert results["epochs"][-1]["val_loss"] == pytest.approx(float(expected), rel=1e-5)
-    seen = Scored(None, DIGITS.labels[64:80], DIGITS.images[64:80] / 255, None, model)
-    scores = trainer.gate.scores(seen)
-    torch.testing.assert_close(scores, smoothed(outputs, DIGITS.labels[64:80]))
 
     model = network()
     config = {"criterion": nn.CrossEntropyLoss()}

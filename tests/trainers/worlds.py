@@ -171,39 +171,32 @@ def trained(policy: Any, options: dict[str, Any] | None = None) -> dict[str, Any
     }
 
 
-def looped(policy: Any, epochs: int = 3, state: Any = None) -> dict[str, Any]:
-    """A loop of the user's own: 24 rows a step in all processes together."""
+def looped(policy: Any) -> Tensor:
+    """Weights from a loop of the user's own: 24 rows a step in all processes together."""
     model, data = network(), numbers(97)
     optimizer = torch.optim.SGD(model.parameters(), 0.5)
-    rows = []
-    if state is not None:
-        model.load_state_dict(state["model"])
-        policy.load_state_dict(state["policy"])
     sampler = policy.sampler(data, epochs=3)
     loader = DataLoader(indexed(data), batch_size=24 // several.world(), sampler=sampler)
-    for _ in range(epochs):
+    for _ in range(3):
         for index, (x, y) in loader:
             outputs = model(x)
             policy.mean(CRITERION(outputs, y), index, outputs, y).backward()
             optimizer.step()
             optimizer.zero_grad()
-            rows.append(index.tolist())
-    saved = {"model": model.state_dict(), "policy": policy.state_dict()}
-    return {"weights": flat(model), "rows": rows, "state": saved, "length": len(sampler)}
+    return flat(model)
 
 
-def gated(gate: Gate, steps: int, shift: float = 0.0) -> dict[str, Any]:
-    """A loop of the user's own with a gate, without a `Trainer`."""
+def gated(gate: Gate, steps: int) -> list[float]:
+    """Thresholds in a loop of the user's own with a gate, without a `Trainer`."""
     model, data = network(), numbers(96)
     optimizer = torch.optim.SGD(model.parameters(), 0.5)
-    thresholds, selected = [], 0
+    thresholds = []
     for step in range(steps):
         mine = torch.arange(step % 4 * 24, step % 4 * 24 + 24)[several.share(24)]
         x, y = data[mine]
-        chosen = gate(model, x + shift * several.rank(), y)
+        chosen = gate(model, x, y)
         chosen.mean(CRITERION(model(x[chosen.index]), y[chosen.index])).backward()
         optimizer.step()
         optimizer.zero_grad()
         thresholds.append(gate.controller.state_dict()["value"])
-        selected += int((chosen.weight > 0).sum())
-    return {"weights": flat(model), "thresholds": thresholds, "selected": selected}
+    return thresholds
