@@ -187,6 +187,11 @@ class Loader:
         return permutation(n, self.seed, "order", epoch) if self.shuffle else torch.arange(n)
 
     @property
+    def keyed(self) -> bool:
+        """Whether loading a batch leaves this process's default random generators unchanged."""
+        return isinstance(self.data, Images) or self.num_workers > 0
+
+    @property
     def num_samples(self) -> int:
         """Rows in the dataset."""
         return len(self.data)

@@ -60,6 +60,8 @@ class Batches:
         self.device, self.seed = device, seed
         self.batch = self.taken = self.rows = 0
         self._alone = distributed.world() == 1
+        # forming a batch leaves the default random generators unchanged
+        self._keyed = self._alone and isinstance(source, Loader) and source.keyed
         self._in_round = math.inf  # batches in the current round
         self.selects = hasattr(source, "order")  # rows can be loaded in any order
         self._loading: Iterator[Batch] | None = None
@@ -85,6 +87,11 @@ class Batches:
         known = self._alone or isinstance(self.source, Loader)
         if not self.epoch.planned or (known and self.taken >= self._in_round):
             return None
+        if self._keyed:
+            self._loading = self._loading or self._begun()
+            batch = next(self._loading, None)
+            self.rows = 0 if batch is None else batch.rows
+            return batch
         first = self.batch
         if self._loading is None:
             self._loading = self._begun()

@@ -41,7 +41,7 @@ from astkit.trainers.first_batch import (
     takes_classes,
 )
 from astkit.trainers.history import Event, History, Observer, Reports, Steering, StepRecord
-from astkit.trainers.limits import TimeIsUp, interrupt_held, time_is_up
+from astkit.trainers.limits import TIME_BUDGET, TimeIsUp, interrupt_held, time_is_up
 from astkit.trainers.optimisation import Optimisation
 from astkit.trainers.step import StepResult, visit_of
 
@@ -196,6 +196,7 @@ class Trainer:
         from there. Between records, autocast and eval mode are off and no clock runs. Raises
         `TimeIsUp` when the time budget of the process ends; the run is saved.
         """
+        limited = TIME_BUDGET in os.environ
         with self._running():
             self._prepare()
             while not self.done:
@@ -210,7 +211,7 @@ class Trainer:
                     record = self._end_epoch(whole)
                     self._save_if_due(epoch_ended=True)
                     yield record
-                if not self.done and time_is_up():
+                if limited and not self.done and time_is_up():
                     raise TimeIsUp(self.step, self._save())
 
     @contextmanager
