@@ -65,7 +65,6 @@ _PAGE = """<!doctype html>
   {{ border-collapse: collapse; margin: 1em 0; display: block; overflow-x: auto }}
 .astkit-comparison th, .astkit-comparison td
   {{ border: 1px solid #999; padding: .3em .6em; text-align: left }}
-.astkit-comparison img {{ max-width: 100% }}
 </style>
 <div class="astkit-comparison">
 {body}
