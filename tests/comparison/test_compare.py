@@ -280,13 +280,6 @@ def test_fast_validation_applies_to_the_curve(monkeypatch: pytest.MonkeyPatch) -
     assert few < 0.6 * held.reads
 
 
-def test_parallel_runs_give_the_same_entries_without_seconds(report: Comparison) -> None:
-    parallel = run(jobs=2, test=TEST, policies=["cached_loss"])
-    assert {entry["seconds"] for entry in parallel.entries} == {None}
-    assert as_in(report, parallel)
-    assert any("in parallel" in note for note in parallel.notes)
-
-
 def test_rows_that_parts_share_are_the_first_note(report: Comparison) -> None:
     x, _ = TRAIN.tensors
     known = TensorDataset(torch.cat([x[:6], TEST.tensors[0][6:]]), TEST.tensors[1])
@@ -419,7 +412,6 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"policies": ["autos"]}, "unknown policy 'autos'"),
     ({"seeds": [0, 0]}, "seeds is \\[0, 0\\]: give different whole numbers"),
     ({"seeds": []}, "seeds is \\[\\]"),
-    ({"jobs": 0}, "jobs is 0: give the number of processes"),
     ({"budget": Budget(seconds=3)}, "budget is in seconds, which depend on the load"),
     ({"budget": 3}, "budget is 3: pass a budget"),
     ({"train": FEW, "batch_size": None}, "drop_last"),
