@@ -129,6 +129,7 @@ REMOVED = {
     "DeviceGate": 'use Gate(controller="top_k")',
     "LiveBoard": "use Dashboard",
     "dataset": "pass the parts of a task: compare(**astkit.tasks.task(name))",
+    "jobs": "runs take turns, so that their seconds can be compared",
     "minutes": "give seeds; with out, the same call with more seeds adds them",
 }
 """Arguments and names of astkit 0.2 that are gone, and what to use in their place."""

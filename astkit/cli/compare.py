@@ -47,7 +47,6 @@ def add_commands(commands: Any) -> None:
     )
     command.add_argument("--epochs", type=float, help="of dense training (5, or the task's)")
     command.add_argument("--seeds", type=int, default=5, help="number of seeds (5)")
-    command.add_argument("--jobs", type=int, default=1, help="processes; seconds need 1 (1)")
     command.add_argument("--json", action="store_true", help="print the report as JSON")
     out = "folder for results, checkpoints and a page"
     command.add_argument("-o", "--out", type=Path, help=out)
@@ -65,12 +64,7 @@ def run(options: argparse.Namespace) -> None:
         task["budget"] = Budget(epochs=options.epochs)
     # with --json, standard output is one document; what is said meanwhile goes to standard error
     with redirect_stdout(sys.stderr if options.json else sys.stdout):
-        report = compare(
-            **task,
-            seeds=range(options.seeds),
-            jobs=options.jobs,
-            out=options.out,
-        )
+        report = compare(**task, seeds=range(options.seeds), out=options.out)
     page = None if options.out is None else report.to_html(options.out / "comparison.html")
     if options.json:
         say(json.dumps(report.to_json()))

@@ -50,7 +50,6 @@ def compare(
     batch_size: int | None = None,
     make_optimizer: Callable[[nn.Module], torch.optim.Optimizer] | None = None,
     out: str | Path | None = None,
-    jobs: int = 1,
     smallest_gain: float | None = None,
     check_baseline: bool = True,
     device: str = "auto",
@@ -87,7 +86,6 @@ def compare(
             AdamW from ``config`` by default.
         out: folder of the results; the same call continues an interrupted comparison there, and
             more seeds or policies may be asked for. By default nothing is kept after the process.
-        jobs: number of processes; above 1, seconds are not compared.
         smallest_gain: gains below it are called none, in units of the metric; by default 0.005
             (0.5 points) for accuracies.
         check_baseline: try dense training at several learning rates first, each for half of the
@@ -113,7 +111,7 @@ def compare(
     }
     check_kinds({"budget": budget, "config": config}, KINDS)
     budget, seeds = budget or Budget(epochs=5), list(seeds)
-    _check_numbers(seeds, jobs, budget)
+    _check_numbers(seeds, budget)
     task, methods = checked_task(values), checked_methods(policies)
     temporary = tempfile.TemporaryDirectory(prefix="astkit-") if out is None else None
     folder = Path(str(out) if temporary is None else temporary.name)
@@ -131,7 +129,6 @@ def compare(
             budget,
             seeds,
             folder,
-            jobs=jobs,
             resumable=out is not None,
             check_baseline=check_baseline,
         )
@@ -143,12 +140,10 @@ def compare(
         return report
 
 
-def _check_numbers(seeds: list[int], jobs: int, budget: Budget) -> None:
+def _check_numbers(seeds: list[int], budget: Budget) -> None:
     whole = all(isinstance(seed, int) and seed >= 0 for seed in seeds)
     if not seeds or not whole or len(set(seeds)) < len(seeds):
         raise ValueError(f"seeds is {seeds}: give different whole numbers, such as range(5)")
-    if jobs < 1:
-        raise ValueError(f"jobs is {jobs}: give the number of processes, 1 or more")
     if budget.seconds is not None:
         raise ValueError(
             "budget is in seconds, which depend on the load of the machine: give epochs, steps or"

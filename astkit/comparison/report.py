@@ -84,11 +84,10 @@ class Comparison:
     Attributes:
         entries: one mapping per method and seed: ``policy`` ("dense", "random at 0.3", or the label
             of a policy), ``seed``, ``value`` of the metric on the test data, ``seconds`` of
-            training (``None`` if runs took place in parallel), ``joules`` (or ``None``, with
-            ``joules_reason``), ``flops`` (``None`` if they cannot be counted), ``trained`` and
-            ``scored`` (samples), ``rate`` (share trained on), ``worst_class`` (lowest recall, or
-            ``None``), ``curve``: lists ``[FLOPs, seconds, validation value]``, ``stamp``: where it
-            was trained, and ``visits``, a file name.
+            training, ``joules`` (or ``None``, with ``joules_reason``), ``flops`` (``None`` if they
+            cannot be counted), ``trained`` and ``scored`` (samples), ``rate`` (share trained on),
+            ``worst_class`` (lowest recall, or ``None``), ``curve``: lists ``[FLOPs, seconds,
+            validation value]``, ``stamp``: where it was trained, and ``visits``, a file name.
         metric, higher: name of ``value``, and whether a higher one is better.
         forecast: what choosing by the validation data was expected to gain, before any training;
             ``None`` if no policy does so.

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +41,7 @@ class Schedule:
     """The runs of a comparison, and their entries so far by label and seed.
 
     For each seed dense training comes first, then every policy, then random selection at the rate
-    of each policy that skips samples; with several jobs, each of them for all seeds at once.
+    of each policy that skips samples.
     """
 
     task: Task
@@ -50,7 +49,6 @@ class Schedule:
     budget: Budget
     seeds: list[int]
     folder: Path
-    jobs: int = 1
     resumable: bool = True
     check_baseline: bool = True
     notes: list[str] = field(default_factory=list)
@@ -69,14 +67,13 @@ class Schedule:
         first, dense = self.seeds[0], Method(DENSE, None)
         expected = self._forecast(first)
         baseline = self._baseline(first)
-        if self.jobs > 1 or (DENSE, first) in self.entries:
+        if (DENSE, first) in self.entries:
             self._check(self.task.trainer(None, first, self.budget))
-        groups = [self.seeds] if self.jobs > 1 else [[seed] for seed in self.seeds]
-        for group in groups:
-            self._train([(dense, seed) for seed in group])
+        for place, seed in enumerate(self.seeds):
+            self._train([(dense, seed)])
             self._look_at(baseline, first)
-            self._train([(each, seed) for seed in group for each in self.methods.values()])
-            seeds = self.seeds[: self.seeds.index(group[-1]) + 1]
+            self._train([(each, seed) for each in self.methods.values()])
+            seeds = self.seeds[: place + 1]
             self.controls = self._controls(seeds)
             self.whole = (1 + len(self.methods) + len(self.controls)) * len(self.seeds)
             self._train([(each, seed) for each in self.controls.values() for seed in seeds])
@@ -197,35 +194,25 @@ class Schedule:
     # --- the runs ---
 
     def _train(self, runs: Sequence[tuple[Method, int]]) -> None:
-        """Train the ``runs`` that have no entry, in this process or in parallel.
+        """Train the ``runs`` that have no entry.
 
         Where dense training failed there is nothing to compare with, so these seeds are left out.
         """
         failed = {seed for seed in self.seeds if "failed" in self.entries.get((DENSE, seed), {})}
-        missing = [
-            (method, seed)
-            for method, seed in runs
-            if seed not in failed and (method.label, seed) not in self.entries
-        ]
-        for entry in self._entries(missing):
-            self.entries[entry["policy"], entry["seed"]] = entry
+        for method, seed in runs:
+            if seed in failed or (method.label, seed) in self.entries:
+                continue
+            entry = run(
+                self.task,
+                method,
+                seed,
+                self._budget(method, seed),
+                self.folder,
+                resumable=self.resumable,
+                check=None if self.settings else self._check,
+            )
+            self.entries[method.label, seed] = entry
             self._report(entry)
-
-    def _entries(self, runs: Sequence[tuple[Method, int]]) -> Iterator[Entry]:
-        calls = [
-            (self.task, method, seed, self._budget(method, seed), self.folder)
-            for method, seed in runs
-        ]
-        train = partial(run, resumable=self.resumable, timed=self.jobs == 1)
-        if self.jobs == 1:
-            for call in calls:
-                yield train(*call, check=None if self.settings else self._check)
-            return
-        import joblib
-
-        with joblib.parallel_config("loky", n_jobs=self.jobs, inner_max_num_threads=1):
-            parallel = joblib.Parallel(return_as="generator_unordered")
-            yield from parallel(joblib.delayed(train)(*call) for call in calls)
 
     def _report(self, entry: Entry) -> None:
         """Print a run that has ended, and the time left."""
@@ -242,14 +229,8 @@ class Schedule:
         if method.policy is None:
             return self.budget
         dense = self.entries[DENSE, seed]
-        if not dense["uncounted"]:
-            return Budget(flops=dense["flops"])
-        if dense["seconds"] is None:
-            raise ValueError(
-                f"the FLOPs of {', '.join(dense['uncounted'])} cannot be counted, so that runs have"
-                f" equal seconds, but jobs is {self.jobs}: give jobs=1 and another folder"
-            )
-        return Budget(seconds=dense["seconds"])
+        counted = not dense["uncounted"]
+        return Budget(flops=dense["flops"]) if counted else Budget(seconds=dense["seconds"])
 
     def _controls(self, seeds: Sequence[int]) -> dict[str, Method]:
         """Random selection at the rate of each policy for its first seed that did not fail."""
@@ -272,8 +253,6 @@ class Schedule:
             self._say(
                 f"the FLOPs of {', '.join(uncounted)} cannot be counted: runs have equal seconds"
             )
-        if any(entry["seconds"] is None for entry in entries):
-            self._say("runs took place in parallel, so their seconds are not compared")
         places = [[entry.get("stamp", {}).get(name) for name in PLACE] for entry in entries]
         if any(place != places[0] for place in places):
             self._say(
@@ -298,7 +277,7 @@ class Schedule:
     def _note_break_even(self, label: str, entry: Entry, dense: Entry) -> None:
         """The rate below which scoring saves time, from the seconds of the first seed."""
         scored, phases = entry["scored"], entry["phases"]
-        if not scored or not dense["trained"] or entry["seconds"] is None:
+        if not scored or not dense["trained"]:
             return
         whole = dense["seconds"] / dense["trained"]
         training = sum(dense["phases"].get(name, 0.0) for name in ("forward", "backward"))

@@ -247,7 +247,6 @@ def run(
     folder: Path,
     *,
     resumable: bool = True,
-    timed: bool = True,
     check: Callable[[Trainer], None] | None = None,
 ) -> Entry:
     """Train one method with one seed, evaluate it once on the test data; returns its entry.
@@ -255,7 +254,6 @@ def run(
     Args:
         folder: of the comparison; an interrupted run resumes from its checkpoints there.
         resumable: whether to write checkpoints.
-        timed: whether no other run takes place at the same time.
         check: called with the trainer before it starts.
 
     A run that diverges has the ``value`` ``None``, and ``failed`` gives the reason.
@@ -290,7 +288,6 @@ def run(
         "policy": method.label,
         "seed": seed,
         **_cost(trainer),
-        **({} if timed else {"seconds": None, "joules": None, "joules_reason": "parallel runs"}),
         **tested,
         "curve": record.points,
         "validation_rows": len(arrays["validation"]) if "validation" in arrays else None,

@@ -41,13 +41,12 @@ REFERENCE, EPOCHS, SHARE = 168, 3, 0.6
 KEPT = ("policy", "seed", "value", "flops", "seconds", "trained", "scored", "rate", "worst_class")
 
 
-def measure(name: str, seeds: int, jobs: int, folder: Path) -> dict[str, Any]:
+def measure(name: str, seeds: int, folder: Path) -> dict[str, Any]:
     """Entries of the arms of one task, or of "learned", with metric and stamp."""
     given = LEARNED if name == "learned" else {"policies": POLICIES}
     found = compare(
         **{**task("digits" if name == "learned" else name), **given},
         seeds=range(seeds),
-        jobs=jobs,
         out=folder,
         check_baseline=False,
         device="cpu",
@@ -198,13 +197,13 @@ def difference(gap: Interval | None, metric: str) -> str:
 
 def main() -> None:
     """Measure the tasks that are asked for."""
-    asked = bench.options(main.__doc__, RESULTS, tasks=[*ALL], seeds=5, jobs=2, folder="out/tasks")
+    asked = bench.options(main.__doc__, RESULTS, tasks=[*ALL], seeds=5, folder="out/tasks")
     for name in asked.tasks:
         folder = Path(asked.folder) / name
         if name == "tokens":
             found = tokens(read_json(asked.out)["language"], folder)
         else:
-            found = measure(name, asked.seeds, asked.jobs, folder)
+            found = measure(name, asked.seeds, folder)
             found |= {"planning": planning()} if name == "learned" else {}
         write_json(asked.out, {**read_json(asked.out), name: found})
 

@@ -58,7 +58,7 @@ def test_options_reach_the_comparison(monkeypatch, tmp_path):
     with pytest.raises(SystemExit):
         main(["compare"])
     assert [each["name"] for each in asked["policies"]] == ["auto", "cached_loss", "infobatch"]
-    assert (asked.get("budget"), list(asked["seeds"]), asked["jobs"]) == (None, [*range(5)], 1)
+    assert (asked.get("budget"), list(asked["seeds"])) == (None, [*range(5)])
     assert asked["out"] is None
     assert len(asked["train"].data) > len(asked["validation"].data)
     (tmp_path / "text.txt").write_text("to be or not to be " * 400)
@@ -139,7 +139,6 @@ def test_mistakes_are_one_line(capsys, tmp_path, monkeypatch):
         (["--policies", "gate:0.25"], "--policies has 'gate:0.25': write gate:target_rate=0.25"),
         (["--epochs", "nan"], "budget epochs is nan"),
         (["--seeds", "0"], "seeds is []: give different whole numbers"),
-        (["--jobs", "0"], "jobs is 0: give the number of processes"),
         (["--images", "nowhere"], "No class folders with"),
     ):
         assert refused(capsys, "compare", *options).startswith(sentence), options
