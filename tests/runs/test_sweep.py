@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from filelock import FileLock
 
-from astkit.runs import notebook, sweep
+from astkit.runs import sweep
 from astkit.runs.notebook import Notebook
 from astkit.runs.record import Record
 from tests.runs import sweeping
