@@ -47,9 +47,9 @@ class Explorer(anywidget.AnyWidget):
     - ``title``;
     - ``samples``, mappings with ``row``, ``label``, ``picture`` (see `embedded`), ``text`` and
       ``fields``, pairs of words; the first of these three that is not empty is displayed;
-    - ``methods``, mappings with ``name``, ``colour``, ``counts`` (``[sample][part of the run]``, how
-      often it was trained on), ``losses`` (alike, `None` if unknown) and ``groups``, places of
-      samples by name.
+    - ``methods``, mappings with ``name``, ``colour``, ``counts`` (``[sample][part of the run]``,
+      how often trained on), ``losses`` (alike, `None` if unknown) and ``groups``, places of samples
+      by name.
     """
 
     _esm = _FOLDER.joinpath("explore.js").read_text() + "\nexport default { render };\n"
