@@ -11,13 +11,10 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader
 
-from astkit import indexed, rng
+from astkit import indexed
 from astkit.comparison.samples import Samples, by_loss, explorer, together
-from astkit.datasets import Images, Loader, split
-from astkit.datasets.conditions import condition
+from astkit.datasets import Images, Loader
 from astkit.datasets.facts import class_labels
-from astkit.gating.losses import cross_entropy_rows
-from astkit.models import build
 
 NAN = float("nan")
 LABELS = torch.tensor([0, 1, 2, 0, 1, 2])
@@ -164,30 +161,6 @@ def test_wrong_arguments_give_one_sentence(trained, images):
     for sentence, call in cases.items():
         with pytest.raises(ValueError, match=re.escape(sentence)):
             call()
-
-
-def test_planted_wrong_labels_are_suspected():
-    images = split("digits").train.subset(range(0, 1290, 2))
-    made = condition("wrong_labels", images, target=0, share=0.1)
-    inputs, labels = made.train.images.float() / 255, made.labels
-    model = build("digits_cnn", images.shape, images.num_classes, seed=0)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    losses = torch.full((8, len(labels)), NAN)
-    predicted = torch.empty(len(labels), dtype=torch.int16)
-    for epoch in range(8):
-        for rows in rng.permutation(len(labels), 0, "order", epoch).split(64):
-            outputs = model(inputs[rows])
-            loss = cross_entropy_rows(outputs, labels[rows])
-            optimizer.zero_grad()
-            loss.mean().backward()
-            optimizer.step()
-            losses[epoch, rows], predicted[rows] = loss.detach(), outputs.argmax(1).short()
-    samples = Samples(torch.ones(8, len(labels)), losses, made.train, predicted=predicted)
-    suspects = samples.suspects(int(made.wrong.sum())).rows
-    assert made.wrong[suspects].double().mean() > 0.8
-    assert (
-        predicted[suspects] == made.true_labels[suspects]
-    ).double().mean() > 0.8  # what the label should be
 
 
 def test_an_explorer_holds_the_first_of_each_group_of_each_method(trained, images):

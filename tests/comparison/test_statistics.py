@@ -140,6 +140,7 @@ def test_p_is_the_error_at_which_the_interval_ends_at_the_value(
 
 
 @given(st.dictionaries(st.text(max_size=3), st.floats(0, 1).map(lambda p: p**3), max_size=6))
+@settings(max_examples=50, deadline=None)
 def test_holm_rejects_what_its_adjusted_p_values_say(p: dict[str, float]) -> None:
     adjusted, worst = {}, 0.0
     for place, name in enumerate(sorted(p, key=p.__getitem__)):

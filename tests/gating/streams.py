@@ -12,18 +12,13 @@ from torch import Tensor
 
 from astkit.gating import Controller
 
-TAU, STEPS, BATCH = 200, 800, 128
+BATCH = 128
 
 
 def gamma2(seed: int, steps: int, batch: int = BATCH) -> Tensor:
     """Gamma scores of shape 2, ``[steps, batch]``: sums of two exponential ones."""
     random = torch.Generator().manual_seed(seed)
     return -torch.rand(2, steps, batch, generator=random, dtype=torch.float64).log().sum(0)
-
-
-def decaying(seed: int) -> Tensor:
-    """Gamma scores that fall by 1/e in ``TAU`` steps, ``[STEPS, BATCH]``."""
-    return gamma2(seed, STEPS) * (-torch.arange(STEPS) / TAU).exp()[:, None]
 
 
 def follow(controller: Controller, stream: Iterable[Tensor]) -> list[float]:

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 from astkit import Loader, indexed
@@ -112,13 +111,6 @@ def test_what_has_no_features_needs_a_function() -> None:
     for data in (iter([1]), []):
         with pytest.raises(ValueError, match="of which no rows can be selected: pass a map-style"):
             Rows(data)
-
-
-def test_a_model_may_describe_rows() -> None:
-    model = nn.Linear(2, 3)
-    data = TensorDataset(torch.rand(6, 2), torch.arange(6) % 2)
-    rows = Rows(data, by_row=lambda which: model(data.tensors[0][which]).detach())
-    assert torch.from_numpy(rows.features(torch.arange(6))).equal(model(data.tensors[0]).detach())
 
 
 MEMORY = """

@@ -138,31 +138,6 @@ def test_weights_belong_to_visits() -> None:
         assert policy.mean(torch.ones(20), index).item() == 10 + 2 * number + 1.5
 
 
-@pytest.mark.parametrize("options", [{}, pytest.param(WORKERS, marks=pytest.mark.full)])
-def test_the_sampler_changes_nothing_but_the_rows(options: dict[str, Any]) -> None:
-    """Batches, BatchNorm statistics and the global RNG are those of a loop with a fixed list."""
-    policy = RandomSubset(0.6, seed=3)
-    model, twin = (make_model(norm=nn.BatchNorm1d) for _ in range(2))
-    rows: list[list[int]] = [[], []]
-    with torch.random.fork_rng():
-        torch.manual_seed(5)
-        loop(policy, loader_of(policy, **options), 2, model, lambda i: rows[0].extend(i.tolist()))
-        after = torch.get_rng_state()
-        torch.manual_seed(5)
-        optimizer = torch.optim.SGD(twin.parameters(), 0.1)
-        for epoch in range(2):
-            half = rows[0][30 * epoch : 30 * (epoch + 1)]
-            for index, (x, y) in DataLoader(indexed(PAIRS), 8, sampler=half, **options):
-                optimizer.zero_grad()
-                criterion(twin(x), y).mean().backward()
-                optimizer.step()
-                rows[1].extend(index.tolist())
-        assert torch.get_rng_state().equal(after)
-    assert rows[0] == rows[1]
-    for name, value in model.state_dict().items():
-        torch.testing.assert_close(value, twin.state_dict()[name], rtol=0, atol=1e-6)
-
-
 def test_a_loop_of_ones_own_trains_as_the_trainer_does() -> None:
     """Equal seeds give equal orders; everything is computed in float64."""
     data = TensorDataset(X.double(), Y)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import random
 import warnings
 from typing import Any
 
@@ -234,45 +233,7 @@ def test_scores_that_cannot_be_selected_from_are_refused() -> None:
             gate.settle(scores, torch.zeros(scores.shape, dtype=torch.bool))
 
 
-# --- no side effects -------------------------------------------------------------------------
-
-
-def everything_about(model: nn.Module) -> list[Any]:
-    """As plain values, to be compared."""
-    return [
-        {name: tensor.tolist() for name, tensor in model.state_dict().items()},
-        [module.training for module in model.modules()],
-        [(each.requires_grad, each._version, id(each.grad)) for each in model.parameters()],
-        torch.get_rng_state().tolist(),
-        np.random.get_state()[1].tolist(),  # type: ignore[index]
-        random.getstate(),
-    ]
-
-
-def noisy(outputs: Tensor, targets: Tensor, inputs: Tensor) -> Tensor:
-    return F.cross_entropy(outputs, targets, reduction="none") + torch.rand(len(targets))
-
-
-TRACES = [*REGISTRIES["score"], "loss + 0.5*el2n", noisy]
 EVERY = sorted(REGISTRIES["controller"])
-
-
-@pytest.mark.parametrize(
-    ("score", "controller"), [(each, EVERY[i % len(EVERY)]) for i, each in enumerate(TRACES)]
-)
-def test_a_gate_leaves_no_trace_in_the_model_or_the_generators(score: Any, controller: str) -> None:
-    x, y, layers = torch.randn(8, 3, 4, 4), torch.randint(5, (8,)), (nn.Flatten(), nn.Linear(48, 5))
-    model = nn.Sequential(nn.BatchNorm2d(3), nn.Dropout(0.5), *layers)
-    model[1].eval()  # frozen
-    model(x).sum().backward()
-    gate = Gate(0.5, score, controller)
-    before = everything_about(model)
-    for _ in range(3):
-        gate(model, x, y, torch.arange(8))
-    assert everything_about(model) == before
-    # a normal forward pass in train mode would have left one
-    model(x)
-    assert everything_about(model) != before
 
 
 # --- what may be given -----------------------------------------------------------------------
@@ -296,26 +257,6 @@ def test_impossible_arguments_are_refused_and_leave_the_rate() -> None:
         assert gate.target_rate == gate.controller.target_rate == 0.25
     with pytest.raises(ValueError, match=r"unknown controller 'pid': choose one of log_integral"):
         Gate(controller="pid")
-
-
-# --- row by row ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("controller", "fallback"), [*zip(HELD, [0, 2], strict=True)])
-def test_deciding_row_by_row_makes_the_decisions_of_a_batch(controller: str, fallback: int) -> None:
-    whole, rows = (Gate(0.1, controller=controller, fallback=fallback) for _ in range(2))
-    stream = uniform(5, 80, 7) * 0.8  # 7 rows at a rate of 0.1: often none is active
-    for gate in (whole, rows):
-        gate.controller.threshold(stream[0], 0)
-    stream[3::5, 2] = math.nan
-    fallbacks = 0
-    for scores in stream[1:]:
-        threshold = rows.controller.threshold(scores, 0)
-        settled = rows.settle(scores, scores > threshold)
-        assert as_tuple(settled) == as_tuple(whole.select(scores))
-        fallbacks += settled.fallback
-    assert {**rows.state_dict(), "carry": 0} == {**whole.state_dict(), "carry": 0}
-    assert (fallbacks > 0) == (fallback > 0)
 
 
 # --- state -----------------------------------------------------------------------------------

@@ -196,14 +196,3 @@ def test_the_target_is_asked_first_and_as_aim_does() -> None:
     unknown = TensorDataset(torch.zeros(len(TAIL), 1, 1, 1, 1), TAIL.tensors[1])
     for part in ({"target": few}, {"target": None}, {"data": unknown}):
         assert Auto(seed=3).plan(replace(run, **part)) is None
-
-
-def test_an_epoch_has_as_many_samples_as_in_dense_training() -> None:
-    policy = Auto()
-    data = TensorDataset(torch.rand(50, 2), torch.arange(50) % 5)
-    sampler = policy.sampler(data, epochs=3)
-    for epoch in range(3):
-        rows = torch.tensor(list(sampler))
-        assert len(rows) == 50
-        assert (len(rows.unique()) == 50) == (epoch == 0)
-        policy.observe(Visit(rows, rows.float() / 50))

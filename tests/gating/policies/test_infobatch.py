@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from astkit import rng
-from astkit.gating import Selection
 from astkit.gating.policies.infobatch import InfoBatch
 from tests.gating.policies.recorded import EPOCHS, N, follow, info, losses_of, planned
 
@@ -30,33 +29,6 @@ def test_it_equals_the_published_rule() -> None:
         assert found[epoch][2] == N
         last |= {i: losses[epoch][i] for i in rows}
     assert len(found[1][0]) < N
-
-
-def informed() -> InfoBatch:
-    policy = InfoBatch(0.5)
-    follow(policy, losses_of(1))
-    return policy
-
-
-def unbiased(policy: InfoBatch, plans: int, weighted: bool) -> bool:
-    gradients = losses_of(1, seed=5)[0].double()[:, None] * torch.randn(N, 3).double()
-    sums = []
-    for epoch in range(1, plans):
-        chosen = policy.plan(info(epoch, epochs=100 * plans))
-        assert chosen is not None
-        chosen = chosen if weighted else Selection(chosen.index)
-        sums.append(chosen.weight.double() @ gradients[chosen.index] / chosen.total)
-    found = torch.stack(sums)
-    error = 4 * found.std(0) / math.sqrt(len(found))
-    return bool(((found.mean(0) - gradients.mean(0)).abs() <= error).all())
-
-
-@pytest.mark.parametrize("plans", [400, pytest.param(10_000, marks=pytest.mark.full)])
-def test_the_expected_gradient_is_that_of_all_samples(plans: int) -> None:
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        assert unbiased(informed(), plans, weighted=True)
-        assert not unbiased(informed(), plans, weighted=False)
 
 
 def test_a_sample_without_a_finite_loss_stays() -> None:

@@ -9,18 +9,6 @@ from hypothesis import strategies as st
 from astkit import rng
 from astkit.systems.automaton import automaton
 from astkit.systems.automaton.automaton import unique_pairs
-from tests.systems.automaton.reference import OPERATIONS
-
-
-def test_the_coefficients_are_the_stack_of_operations() -> None:
-    random = torch.Generator().manual_seed(1)
-    logits = torch.randn(50, 16, dtype=torch.float64, generator=random) * 3
-    a, b = torch.rand(2, 50, dtype=torch.float64, generator=random)
-    c = automaton.coefficients(logits)
-    shares = logits.softmax(-1)
-    stack = torch.stack([torch.as_tensor(op(a, b)).expand(50) for op in OPERATIONS], -1)
-    mixed = c[:, 0] + c[:, 1] * a + c[:, 2] * b + c[:, 3] * a * b
-    torch.testing.assert_close(mixed, (shares * stack).sum(-1), rtol=0, atol=1e-12)
 
 
 def test_hard_gates_have_the_gradients_of_soft_ones() -> None:

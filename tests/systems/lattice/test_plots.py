@@ -24,12 +24,6 @@ def flows() -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def test_moves_are_those_of_one_flow(flows: pd.DataFrame) -> None:
-    before, after = np.moveaxis(plots._moves(flows), 1, 0)
-    assert np.allclose(after - before, [[0.9, 0.0]] * 4)
-    assert before[:, 1].tolist() == [0.5, 0.5, -0.2, -0.2]
-
-
 def test_flows_are_drawn_until_they_land_with_the_same_limits(flows: pd.DataFrame) -> None:
     figure = plots.flow_paths({"before": flows, "after": flows.assign(energy=1.0)}, depth=3)
     before, after = figure.axes
