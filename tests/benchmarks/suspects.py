@@ -1,14 +1,16 @@
 """How many wrong labels are found, and by how much training: `python -m tests.benchmarks.suspects`.
 
-Digits of which a share has another label, drawn at random. The kit ranks the rows by their mean
-loss over one training; cleanlab by the probability of the label given, as predicted by five
-networks of which none was trained on the row. The same network and number of epochs for both. Needs
-cleanlab, from ``make peers``. Writes suspects.json and the picture of README.
+Digits of which a share has another label, drawn at random, and images of CIFAR-10 with the labels
+of careless people (CIFAR-10N, "worse"). The kit ranks the rows by their mean loss over one
+training; cleanlab by the probability of the label given, as predicted by five networks of which
+none was trained on the row. The same network and number of epochs for both. Needs cleanlab, from
+``make peers``, and CIFAR-10N beside CIFAR-10. Writes suspects.json and the picture of README.
 """
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ from sklearn.metrics import average_precision_score
 from sklearn.model_selection import StratifiedKFold
 from torch import Tensor
 
-from astkit import models
+from astkit import models, rng
 from astkit.comparison.samples import Samples
 from astkit.comparison.statistics import Interval, mean_interval, paired_difference
 from astkit.comparison.training import Record
@@ -29,18 +31,42 @@ from astkit.datasets.conditions import Condition, condition
 from astkit.files import write_atomic, write_json
 from astkit.stamp import stamp
 from astkit.trainers import TrainConfig, Trainer
+from tests.benchmarks import gain
 
 RESULTS = Path(__file__).with_name("suspects.json")
 PICTURE = Path(__file__).parents[2] / "docs" / "static" / "suspects.png"
-SHARES, SEEDS, EPOCHS, LR, FOLDS, SHOWN = (0.1, 0.3), range(5), 15, 3e-3, 5, 12
+SEEDS, FOLDS, SHOWN = range(5), 5, 12
+DRAWN, EPOCHS, LR = ("10 %", "30 %"), 15, 3e-3  # of digits
+ROWS, EPOCHS_OF_PEOPLE = 10_000, 8
+PEOPLE = "labels of people, CIFAR-10"
+
+
+def made_of(labels: str, seed: int) -> Condition:
+    """Data whose wrong labels are known: digits with a share of them, or those of people."""
+    if labels != PEOPLE:
+        parts, share = split("digits"), float(labels.removesuffix(" %")) / 100
+        return condition("wrong_labels", parts.train, parts.test, seed, target=100, share=share)
+    run = gain.Run("cifar10", "human_labels:kind=worse", EPOCHS_OF_PEOPLE, "dense", seed)
+    whole = gain.made(run)
+    assert whole.true_labels is not None
+    rows = rng.permutation(len(whole.train), seed, "suspects")[:ROWS]
+    return replace(whole, train=whole.train.subset(rows), true_labels=whole.true_labels[rows])
 
 
 def trainer_of(data: Images, seed: int, *observers: Record) -> Trainer:
-    """Dense training on the digits."""
-    model = models.build("digits_cnn", data.shape, data.num_classes, seed=seed)
-    loader = Loader(data, 64, normalize=data.channel_stats(), seed=seed)
-    config = TrainConfig(lr=LR)
-    return Trainer(model, loader, epochs=EPOCHS, config=config, observers=observers, device="cpu")
+    """Dense training, on images of people's labels as in `gain`."""
+    options: dict[str, Any] = {"observers": observers, "device": "cpu"}
+    stats = data.channel_stats()
+    if data.name == "digits":
+        model = models.build("digits_cnn", data.shape, data.num_classes, seed=seed)
+        loader, config = Loader(data, 64, normalize=stats, seed=seed), TrainConfig(lr=LR)
+        return Trainer(model, loader, epochs=EPOCHS, config=config, **options)
+    with rng.isolated("cpu", seed, "model"):
+        model = gain.network(gain.WIDTHS["cifar10"], data.shape[0], data.num_classes)
+    augment = gain.AUGMENT["cifar10"]
+    loader = Loader(data, 64, normalize=stats, augment=augment, seed=seed)
+    config = TrainConfig(lr=gain.SETTINGS["cifar10"], precision="bf16", channels_last=True)
+    return Trainer(model, loader, epochs=EPOCHS_OF_PEOPLE, config=config, **options)
 
 
 def by_loss(data: Images, seed: int) -> Samples:
@@ -71,15 +97,14 @@ def by_cleanlab(data: Images, seed: int) -> Tensor:
     return torch.from_numpy(1 - quality)
 
 
-def rows_of(made: Condition, share: float, seed: int, suspicion: dict[str, Tensor]) -> list[Any]:
+def rows_of(made: Condition, labels: str, seed: int, suspicion: dict[str, Tensor]) -> list[Any]:
     """A result for each method: average precision, and wrong labels among as many suspects."""
-    assert made.wrong is not None
     wrong, results = made.wrong, []
     for method, values in suspicion.items():
         top = values.argsort(descending=True)[: int(wrong.sum())]
         results.append(
             {
-                "share": share,
+                "labels": labels,
                 "seed": seed,
                 "method": method,
                 "average_precision": float(average_precision_score(wrong, values)),
@@ -95,20 +120,20 @@ def rows_of(made: Condition, share: float, seed: int, suspicion: dict[str, Tenso
 def table(rows: list[dict[str, Any]]) -> pd.DataFrame:
     """Means with 95 % intervals over seeds, as text, and the difference to cleanlab, paired."""
     shown = {}
-    for share in dict.fromkeys(row["share"] for row in rows):
+    for labels in dict.fromkeys(row["labels"] for row in rows):
         values = {
             method: {
                 row["seed"]: row["average_precision"]
                 for row in rows
-                if (row["share"], row["method"]) == (share, method)
+                if (row["labels"], row["method"]) == (labels, method)
             }
             for method in ("astkit", "cleanlab")
         }
         gap = paired_difference(values["astkit"], values["cleanlab"])
         for method, arm in values.items():
-            some = [row for row in rows if (row["share"], row["method"]) == (share, method)]
+            some = [row for row in rows if (row["labels"], row["method"]) == (labels, method)]
             found, wrong = (sum(row[key] for row in some) for key in ("found", "wrong"))
-            shown[f"{100 * share:.0f} %, {method}"] = {
+            shown[f"{labels}, {method}"] = {
                 "n": str(len(some)),
                 "average precision": _amount(mean_interval(arm.values()), ".3f"),
                 "wrong labels found": f"{found:,} of {wrong:,}",
@@ -120,15 +145,15 @@ def table(rows: list[dict[str, Any]]) -> pd.DataFrame:
 
 def main() -> None:
     torch.set_num_threads(1)
-    parts, rows, environment = split("digits"), [], stamp()
-    for share in SHARES:
+    rows, environment = list[Any](), stamp()
+    for labels in (*DRAWN, PEOPLE):
         for seed in SEEDS:
-            made = condition("wrong_labels", parts.train, parts.test, seed, target=100, share=share)
+            made = made_of(labels, seed)
             samples = by_loss(made.train, seed)
             found = {"astkit": samples.loss, "cleanlab": by_cleanlab(made.train, seed)}
-            rows += rows_of(made, share, seed, found)
+            rows += rows_of(made, labels, seed, found)
             print(json.dumps(rows[-2:]), flush=True)
-            if (share, seed) == (SHARES[-1], 0):
+            if (labels, seed) == (DRAWN[-1], 0):
                 line = {"most suspected": samples.suspects(SHOWN).rows}
                 picture = samples.images(line, _words(samples), "label given → class predicted")
                 write_atomic(PICTURE, picture.png())
@@ -141,13 +166,17 @@ def _amount(found: Interval, digits: str) -> str:
 
 
 def sentence(rows: list[dict[str, Any]]) -> str:
-    """What the kit finds at the largest share, over all seeds."""
-    some = [row for row in rows if (row["share"], row["method"]) == (SHARES[-1], "astkit")]
-    found, wrong = (sum(row[key] for row in some) for key in ("found", "wrong"))
+    """What the kit finds at the largest share, and of labels of people, over all seeds."""
+    counts = {}
+    for labels in (DRAWN[-1], PEOPLE):
+        some = [row for row in rows if (row["labels"], row["method"]) == (labels, "astkit")]
+        found, wrong = (sum(row[key] for row in some) for key in ("found", "wrong"))
+        counts[labels] = f"{found:,} of {wrong:,}"
+    drawn, people = counts.values()
     return (
-        f"`report.suspects(k)` on digits with {100 * SHARES[-1]:.0f} % wrong labels, with k their"
-        f" number: it finds {found:,} of {wrong:,} ({len(some)} seeds).\n"
-        "Labels that people got wrong are harder; no method here is known to gain accuracy on them."
+        f"`report.suspects(k)`, with k the number of wrong labels, {len(SEEDS)} seeds: on digits"
+        f" with {DRAWN[-1]}\nrandom labels it finds {drawn}; on CIFAR-10 with labels of careless people"
+        f" {people}.\nNo method here is known to gain accuracy on the latter."
     )
 
 
