@@ -175,8 +175,8 @@ def sentence(rows: list[dict[str, Any]]) -> str:
     drawn, people = counts.values()
     return (
         f"`report.suspects(k)`, with k the number of wrong labels, {len(SEEDS)} seeds: on digits"
-        f" with {DRAWN[-1]}\nrandom labels it finds {drawn}; on CIFAR-10 with labels of careless people"
-        f" {people}.\nNo method here is known to gain accuracy on the latter."
+        f" with {DRAWN[-1]}\nrandom labels it finds {drawn}; on CIFAR-10 with labels of careless"
+        f" people\n{people}. No method here is known to gain accuracy on the latter."
     )
 
 
