@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
-import shutil
 import signal
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,16 +26,15 @@ one resumes.
 SWEEP = """\
 example:
   astkit sweep notebooks/01_baseline_vs_gated.ipynb -p target_rate=0.1,0.2 \\
-      -p seeds=0..4 --jobs 2
+      -p seeds=0,1,2
 
 values:
   0.05,0.1,0.2   three values
-  0..4           0, 1, 2, 3 and 4
   '[0,1],[2,3]'  two lists; for a list parameter, 0,1 means [0] and [1]
 
 Each combination runs in its own folder. A sweep that is run again skips
-complete runs. Concurrent sweeps share the work, also on several machines with
-a shared folder of runs.
+complete runs. The same sweep, started again meanwhile, shares the work, also on
+other machines with a shared folder of runs.
 """
 REPORT = """\
 Parameters, n, mean, interval, and the difference to dense training, paired by
@@ -59,7 +56,6 @@ def add_commands(commands: Any) -> None:
     text = "run a notebook with every combination of values of its parameters"
     command = add_command(commands, "sweep", sweep, text, SWEEP)
     _add_notebook(command, "name=values", "values of a parameter (see below); may be repeated")
-    command.add_argument("--jobs", type=int, default=1, metavar="N", help="concurrent runs (1)")
     command = add_command(commands, "report", report, "a table of runs", REPORT)
     command.add_argument("runs", type=Path, nargs="?", default=Path("runs"), help="default: runs")
     command.add_argument("--metric", help="numeric column (default: test_accuracy)")
@@ -116,18 +112,13 @@ def interruptible() -> Iterator[None]:
 
 
 def sweep(options: argparse.Namespace) -> int:
-    """Run the sweep and print its table."""
+    """Run the sweep, a line for each run, and print how many have which status."""
     from astkit.runs import notebook
     from astkit.runs import sweep as sweeps
 
     values = sweeps.values_of(notebook.read(options.notebook), options.parameters)
     with interruptible():
-        outcomes = sweeps.run(options.notebook, values, options.jobs, options.runs, announce=say)
-    frame = sweeps.table(outcomes)
-    frame["seconds"] = frame["seconds"].map("{:.1f}".format, na_action="ignore").fillna("")
-    text = frame.to_string(index=False, justify="left", formatters={"error": str})
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    say("\n".join(["", *(line.rstrip()[:width] for line in text.splitlines()), ""]))
+        outcomes = sweeps.run(options.notebook, values, options.runs, announce=say)
     where = {"busy": ": locked by another process"}
     failed = [done.folder for done in outcomes if done.status == "failed" and done.folder]
     if failed:

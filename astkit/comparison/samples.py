@@ -21,7 +21,7 @@ from torch.utils.data import Subset
 
 from astkit import rng
 from astkit.datasets.facts import class_labels, inside
-from astkit.files import write_atomic
+from astkit.files import plain_values, write_atomic
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 FEATURES = 8  # values of a table row that are displayed
 ACROSS = 10  # images in a line of suspects
+TEXT = 600  # characters of a text in an explorer
 
 
 class Samples:
@@ -228,7 +229,8 @@ def explorer(methods: Mapping[str, Samples], most: int = 600) -> Explorer:
 
     Of more than ``most`` rows it holds the first of each group of each method, and random ones.
     """
-    from astkit.widgets.explore import Choices, Explorer, Sample
+    from astkit.widgets.explore import Explorer, embedded
+    from astkit.widgets.style import line
 
     first = next(iter(methods.values()))
     share = max(1, most // (2 * len(methods) * (len(first.groups) + 1)))
@@ -240,24 +242,35 @@ def explorer(methods: Mapping[str, Samples], most: int = 600) -> Explorer:
     drawn = rng.permutation(len(first.total), 0, "explored rows")
     rows = sorted(list(dict.fromkeys(torch.cat([*typical, drawn]).tolist()))[:most])
     place = {row: number for number, row in enumerate(rows)}
-    choices = {
-        name: Choices(
-            each.trained[:, rows],
-            each.losses[:, rows],
-            {
+    entries = [
+        {
+            "name": name,
+            "colour": line(name)["color"],
+            "counts": each.trained[:, rows].T,
+            "losses": each.losses[:, rows].T.double().round(decimals=6),
+            "groups": {
                 group: [place[row] for row in members.tolist() if row in place]
                 for group, members in groups[name].items()
             },
-        )
+        }
         for name, each in methods.items()
-    }
+    ]
     samples = []
     for row in rows:
         value, label = first.show(row), "" if first.labels is None else str(first.label(row))
-        picture = value if _is_image(value) else None
-        text = value if isinstance(value, str) else ""
-        samples.append(Sample(row, label, picture, text, {} if text else _contents(value)))
-    return Explorer(samples, choices)
+        text = value[:TEXT] + "…" * (len(value) > TEXT) if isinstance(value, str) else ""
+        fields = {} if text else _contents(value)
+        samples.append(
+            {
+                "row": row,
+                "label": label,
+                "picture": embedded(value) if _is_image(value) else "",
+                "text": text,
+                "fields": [[str(name), str(each)] for name, each in fields.items()],
+            }
+        )
+    content = {"title": "Which samples are trained on", "samples": samples, "methods": entries}
+    return Explorer(content=plain_values(content))
 
 
 def together(visits: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:

@@ -21,7 +21,6 @@ from torch.utils.data import (
     TensorDataset,
 )
 
-from astkit.datasets.checks import as_number, sampled_rows
 from astkit.datasets.foreign import ForeignLoader, sampler_of
 from astkit.datasets.loader import Loader
 from astkit.rng import restored
@@ -30,6 +29,8 @@ NAMES = ("labels", "targets", "label")
 """Attributes and columns in which class labels are looked for."""
 LARGEST = 2**30
 """Bytes of the largest data of which `distinct_rows` reads all."""
+SAMPLED = 16
+"""Rows that are read to compare their targets with the labels."""
 
 
 def class_labels(data: Any) -> Tensor | None:
@@ -182,3 +183,24 @@ def _target(item: Any) -> float | None:
     if isinstance(item, Mapping):
         return as_number(next((item[name] for name in NAMES if name in item), None))
     return as_number(item[-1]) if isinstance(item, tuple | list) and len(item) > 1 else None
+
+
+def sampled_rows(data: Any) -> list[tuple[int, Any]] | None:
+    """Up to `SAMPLED` evenly spaced rows of ``data`` with their numbers; ``None`` if unreadable.
+
+    Default random generators are restored.
+    """
+    sized = hasattr(data, "__getitem__") and hasattr(data, "__len__")
+    if isinstance(data, IterableDataset) or not sized or not len(data):
+        return None
+    places = torch.linspace(0, len(data) - 1, min(SAMPLED, len(data))).long()
+    with restored():
+        return [(number, data[number]) for number in places.tolist()]
+
+
+def as_number(value: Any) -> float | None:
+    """A number, also as a tensor or array of one element; ``None`` for anything else."""
+    try:
+        return float(value.item() if hasattr(value, "item") else value)
+    except (TypeError, ValueError, RuntimeError):
+        return None

@@ -21,7 +21,6 @@ from torch.utils.data import (
 
 from astkit import distributed
 from astkit.datasets.batch import Batch, as_batch
-from astkit.datasets.checks import check_target
 from astkit.datasets.images import Images
 from astkit.datasets.loader import BatchSource, Loader, fetch_rows
 
@@ -128,10 +127,7 @@ class ForeignLoader:
             if number < start:
                 continue
             index, parts = item if self._indexed else (None, item)
-            batch = as_batch(parts, index)
-            if number == start:
-                check_target(batch, getattr(self._data, "indexed_data", self._data))
-            yield batch.to(self.device)
+            yield as_batch(parts, index).to(self.device)
         if number < 0:
             raise ValueError(
                 "The loader yielded no batch; check that its dataset is not empty and that it can "

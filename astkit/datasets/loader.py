@@ -34,7 +34,6 @@ from torch.utils.data import (
 
 from astkit import distributed
 from astkit.datasets.batch import Batch, as_batch
-from astkit.datasets.checks import check_target
 from astkit.datasets.images import Images
 from astkit.datasets.mapped import MappedImages
 from astkit.rng import derive, permutation, uniform
@@ -241,10 +240,8 @@ class Loader:
                 (images.index_select(0, rows), labels.index_select(0, rows)) for rows in index
             )
         draws = self._augment.draw(visits, self.seed, epoch).split(sizes, dim=1)
-        for number, (rows, drawn, item) in enumerate(zip(index, draws, loaded, strict=True)):
+        for rows, drawn, item in zip(index, draws, loaded, strict=True):
             batch = as_batch(item, rows)
-            if not number:
-                check_target(batch, self.data)
             if not self.resident:
                 batch = batch.to(self.device)
             if isinstance(batch.x, Tensor) and batch.y is not batch.x:

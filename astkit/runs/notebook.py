@@ -32,9 +32,6 @@ from papermill.exceptions import PapermillExecutionError
 from astkit.runs.record import FOLDER, LONGEST, Record, digest
 from astkit.stamp import stamp
 
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-"""Environment variables that set the number of threads of torch and its libraries."""
-
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 Parameters = dict[str, Any]
@@ -149,7 +146,6 @@ def run(
     root: str | os.PathLike[str] = "runs",
     *,
     again: bool = False,
-    threads: int | None = None,
     show: bool = False,
 ) -> Outcome:
     """Run ``notebook`` in its own kernel unless the run is complete; failures are in the outcome.
@@ -163,7 +159,6 @@ def run(
         parameters: those that replace defaults.
         root: parent folder of the run folders.
         again: delete an earlier run and start anew.
-        threads: value of the variables `THREAD_VARIABLES`; ``None`` leaves them unchanged.
         show: print what the notebook prints.
 
     Raises ``ValueError`` for unknown parameters, and for links in the run's folder.
@@ -184,7 +179,7 @@ def run(
                 (record.folder / file).unlink(missing_ok=True)
             record.write("env.json", stamp())
             record.write("config.json", {**record.config, **files})
-            return _run(notebook, parameters, record, threads, show)
+            return _run(notebook, parameters, record, show)
     except Locked:
         return Outcome(parameters, "busy", folder=record.folder)
 
@@ -293,17 +288,9 @@ def _locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def _run(
-    notebook: Notebook,
-    parameters: Parameters,
-    record: Record,
-    threads: int | None,
-    show: bool,
-) -> Outcome:
+def _run(notebook: Notebook, parameters: Parameters, record: Record, show: bool) -> Outcome:
     """Execute a notebook in its locked folder, and write the status files of the run."""
     environment = {FOLDER: str(record.folder.resolve())}
-    if threads is not None:
-        environment |= dict.fromkeys(THREAD_VARIABLES, str(threads))
     target = record.folder.resolve() / "notebook.ipynb"
     start = time.perf_counter()
     with record.unfinished():

@@ -14,15 +14,21 @@ from tests.browser.conftest import ARTIFACTS
 DATA = """\
 import numpy as np
 from sklearn.datasets import load_digits
-from astkit.widgets.explore import Choices, Explorer, Sample
+from astkit.widgets.explore import Explorer, embedded
 
 digits = load_digits()
-samples = [Sample(row, f"<i>{digits.target[row]}", digits.images[row]) for row in range(100)]
-parts = np.arange(4)[:, None]
-dense = Choices(np.ones((4, 100), int), 2.5 - parts / 2 + np.zeros(100))
-skipped = (np.arange(100) % 4) >= parts
-auto = Choices(1 - skipped, np.where(skipped, np.nan, 1.5), {"never selected": [7, 3, 17]})
-explorer = Explorer(samples, {"dense": dense, "auto": auto}, "Digits & <b>losses</b>")
+samples = [
+    {"row": row, "label": f"<i>{digits.target[row]}", "picture": embedded(digits.images[row])}
+    for row in range(100)
+]
+dense = {"name": "dense", "colour": "#004488", "counts": [[1] * 4] * 100, "groups": {}}
+dense["losses"] = [[2.5, 2.0, 1.5, 1.0]] * 100
+kept = np.arange(4) > (np.arange(100) % 4)[:, None]
+auto = {"name": "auto", "colour": "#85348A", "counts": kept.astype(int).tolist()}
+auto["losses"] = [[1.5 if each else None for each in row] for row in kept]
+auto["groups"] = {"never selected": [7, 3, 17]}
+content = {"title": "Digits & <b>losses</b>", "samples": samples, "methods": [dense, auto]}
+explorer = Explorer(content=content)
 """
 
 

@@ -11,10 +11,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
+from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 import astkit.datasets.loader as module
-from astkit.datasets import Loader, as_loader, indexed, write_mapped
+from astkit.datasets import Loader, as_loader, write_mapped
 from astkit.datasets.loader import Augment, automatic_resident, automatic_workers, crop
 from tests.datasets.toy import BOTH, DATA, STATS, N, Rows, assert_same, passes
 
@@ -27,19 +27,6 @@ class Noisy(Dataset):
 
     def __getitem__(self, row):
         return torch.tensor([random.random(), np.random.rand(), float(torch.rand(()))]), row
-
-
-class Numbered(Dataset):
-    """Rows (x, y, number of the row)."""
-
-    def __init__(self, number=lambda row: row):
-        self.number = number
-
-    def __len__(self):
-        return N
-
-    def __getitem__(self, row):
-        return torch.ones(3), row % 4, self.number(row)
 
 
 class Endless(IterableDataset):
@@ -332,30 +319,6 @@ def test_what_goes_to_a_gpu_is_pinned_and_prefetched():
 
 
 # --- refusals --------------------------------------------------------------------------------
-
-
-WRAPS = (
-    lambda data: data,
-    indexed,
-    lambda data: DataLoader(data, 7, shuffle=True),
-    lambda data: Subset(Subset(data, range(1, 20)), [5, 3, 17]),
-    lambda data: DataLoader(Subset(data, [5, 3, 17]), 2),
-)
-
-
-@pytest.mark.parametrize("wrap", WRAPS)
-def test_numbers_of_rows_are_no_targets(wrap):
-    words = r"is the number of the row: yield \(inputs, target\), and wrap the data in astkit.index"
-    for number in (int, torch.tensor, np.int64):
-        with pytest.raises(ValueError, match=words):
-            list(as_loader(wrap(Numbered(number)), batch_size=None).batches(0))
-    for number in (lambda row: row % 5, lambda row: row + 1, float, lambda row: [row, row]):
-        list(as_loader(wrap(Numbered(number))).batches(0))
-    x, y = torch.ones(20, 3), torch.arange(20) % 2
-    with pytest.raises(ValueError, match=words):  # of a stream, whose rows cannot be read
-        list(as_loader([(x, y, torch.arange(20))]).batches(0))
-    for rows in (torch.arange(20) % 10, torch.arange(20).flip(0), torch.arange(20.0)):
-        list(as_loader([(x, y, rows)]).batches(0))
 
 
 def test_unusable_items_and_arguments():

@@ -110,7 +110,7 @@ def test_values_from_python_have_the_same_types(plan):
 
 FACTS = """\
 import json, os, sys
-facts = {"cwd": os.getcwd(), "python": sys.executable, "omp": os.environ["OMP_NUM_THREADS"]}
+facts = {"cwd": os.getcwd(), "python": sys.executable, "run": os.environ["ASTKIT_RUN"]}
 rows = [{"arm": "dense", "seed": seed, "accuracy": 0.5}]
 with open(os.environ["ASTKIT_RUN"] + "/result.json", "w") as file:
     json.dump({"rows": rows, "facts": facts}, file)
@@ -122,7 +122,7 @@ def test_a_run_leaves_a_complete_folder(tmp_path, capfd):
     folder = tmp_path / "my {note} books"
     plan = notebook.read(sweeping.write(folder / "01 my__toy.ipynb", FACTS))
     parameters = {"seed": 7, "names": "z"}
-    done = notebook.run(plan, parameters, folder / "runs", threads=3, show=True)
+    done = notebook.run(plan, parameters, folder / "runs", show=True)
     assert (done.status, done.error, done.executed) == ("complete", "", True)
     assert done.parameters == {"seed": 7, "names": ["z"]}
     assert done.folder.name.split("_", 1)[1].startswith("01_my_toy_")
@@ -133,7 +133,7 @@ def test_a_run_leaves_a_complete_folder(tmp_path, capfd):
     assert (record.config["seed"], record.config["notebook"]) == (7, "01 my__toy.ipynb")
     assert record.read("env.json")["python"]
     assert record.result["rows"] == [{"arm": "dense", "seed": 7, "accuracy": 0.5}]
-    facts = {"cwd": str(folder), "python": sys.executable, "omp": "3"}
+    facts = {"cwd": str(folder), "python": sys.executable, "run": str(done.folder)}
     assert record.result["facts"] == facts
     assert 0 < record.result["wall_seconds"] == done.seconds
     executed = nbformat.read(done.folder / "notebook.ipynb", 4)

@@ -7,24 +7,20 @@ third kill strikes in the middle of writing a checkpoint: its file is there unde
 
 from __future__ import annotations
 
-import argparse
-import hashlib
-import json
 import os
 import random
 import signal
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from astkit import files
 from astkit.datasets import Loader, load
-from astkit.gating import Gate, Policy, RunInfo, Selection, Visit
+from astkit.files import write_json
+from astkit.gating import Gate
 from astkit.models import build
 from astkit.stamp import stamp
 from astkit.trainers import (
@@ -36,44 +32,19 @@ from astkit.trainers import (
     Trainer,
 )
 from astkit.trainers.history import read
-from tests.trainers.states import timeless
+from tests.benchmarks import bench
+from tests.trainers.states import Hardest, outcome, same, timeless
 
-RESULTS = Path(__file__).parents[1] / "benchmarks" / "kills.json"
+RESULTS = bench.HERE / "kills.json"
 DIGITS = load("digits")[0]
 ROWS = 512
-
-
-class LastLosses(Policy):
-    """Of each fifth of an epoch the half whose loss was highest when it was last seen.
-
-    Rows that were left out are scored every other round; weights make up for what is left out.
-    """
-
-    rounds = 5
-    needs_index = needs_outputs = True
-    state = ("losses", "wrong")
-
-    def __init__(self) -> None:
-        self.losses = torch.full((ROWS,), torch.inf)
-        self.wrong = torch.zeros(ROWS, dtype=torch.int64)
-
-    def plan(self, run: RunInfo) -> Selection:
-        order = self.losses[run.rows].argsort(descending=True, stable=True)
-        best, rest = run.rows[order].tensor_split([len(order) // 2])
-        weight = 1.0 + self.wrong[best]
-        scored = rest if run.round % 2 else None
-        return Selection(best, weight, float(len(best)), score_only=scored, lr_factor=0.9)
-
-    def observe(self, visit: Visit) -> None:
-        self.losses[visit.index] = visit.losses
-        self.wrong[visit.index] += ~visit.correct
 
 
 KINDS: dict[str, Callable[[], dict[str, Any]]] = {
     "dense": dict,
     "batched": lambda: {"policy": Gate(0.25, "loss_and_contrast")},
     "sample by sample": lambda: {"policy": Gate(0.25)},
-    "planned": lambda: {"policy": LastLosses()},
+    "planned": lambda: {"policy": Hardest(ROWS)},
 }
 EPOCHS: dict[str, float] = {"dense": 4, "batched": 4, "sample by sample": 0.7, "planned": 4}
 
@@ -93,24 +64,6 @@ def trainer(kind: str, folder: Path) -> Trainer:
         device="cpu",
         **KINDS[kind](),
     )
-
-
-def outcome(run: Trainer, folder: Path) -> dict[str, Any]:
-    """All that a run leaves behind and that is no time."""
-    hasher = hashlib.sha256()
-    state = run.optimizer.state_dict()["state"]
-    moments = [tensor for moment in state.values() for tensor in moment.values()]
-    for tensor in [*run.model.state_dict().values(), *moments]:
-        hasher.update(tensor.numpy().tobytes())
-    memory = {} if run.policy is None else run.policy.state_dict()
-    found = {
-        "weights and optimizer": hasher.hexdigest(),
-        "memory": {n: v.tolist() if hasattr(v, "tolist") else v for n, v in memory.items()},
-        "samples": asdict(run.ledger.samples),
-        "flops": asdict(run.ledger.flops),
-        "metrics": timeless(read(folder / "metrics.jsonl")),
-    }
-    return json.loads(json.dumps(found))
 
 
 def child(work: Callable[[], None]) -> int:
@@ -142,7 +95,8 @@ def train(kind: str, folder: Path, strike: int | None = None) -> None:
         os.fsync = deadly
     run = trainer(kind, folder)
     run.run()
-    files.write_atomic(folder / "outcome.json", json.dumps(outcome(run, folder)))
+    metrics = timeless(read(folder / "metrics.jsonl"))
+    torch.save({**outcome(run), "metrics": metrics}, folder / "outcome.pt")
 
 
 def kill_once(
@@ -164,8 +118,12 @@ def kill_once(
     again = child(lambda: train(kind, folder))
     _, status = os.waitpid(again, 0)
     assert status == 0, "the resumed run failed"
-    left = json.loads((folder / "outcome.json").read_text())
-    return {"killed": killed, "torn": bool(torn), "checkpoints": len(found), "outcome": left}
+    return {"killed": killed, "torn": bool(torn), "checkpoints": len(found), "left": left(folder)}
+
+
+def left(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = torch.load(folder / "outcome.pt", weights_only=False)
+    return found
 
 
 def measure(kind: str, kills: int, seed: int = 0) -> dict[str, Any]:
@@ -177,13 +135,13 @@ def measure(kind: str, kills: int, seed: int = 0) -> dict[str, Any]:
         _, status = os.waitpid(child(lambda: train(kind, whole)), 0)
         assert status == 0, "the undisturbed run failed"
         seconds = time.perf_counter() - start
-        expected = json.loads((whole / "outcome.json").read_text())
+        expected = left(whole)
         results = [
             kill_once(kind, Path(place) / str(n), seconds, chance, n % 3 == min(2, kills - 1))
             for n in range(kills)
         ]
     differing = [
-        sorted(key for key in expected if result["outcome"][key] != expected[key])
+        sorted(key for key in expected if not same(result["left"][key], expected[key]))
         for result in results
     ]
     return {
@@ -198,19 +156,15 @@ def measure(kind: str, kills: int, seed: int = 0) -> dict[str, Any]:
     }
 
 
-def main(arguments: list[str] | None = None) -> None:
+def main() -> None:
     """Measure all kinds and write the counts with a stamp."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kills", type=int, default=30)
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    options = parser.parse_args(arguments)
+    asked = bench.options(__doc__, RESULTS, kills=30)
     import torch._dynamo  # takes seconds to load, once here instead of in every child
 
     torch.set_num_threads(1)  # before any kernel runs: its threads would not survive the fork
-    kinds = [measure(kind, options.kills) for kind in KINDS]
-    content = {"stamp": stamp(), "kinds": kinds}
-    files.write_atomic(options.out, json.dumps(content, indent=1) + "\n")
-    print(json.dumps(kinds, indent=1))
+    kinds = [measure(kind, asked.kills) for kind in KINDS]
+    write_json(asked.out, {"stamp": stamp(), "kinds": kinds})
+    print(*kinds, sep="\n")
 
 
 if __name__ == "__main__":

@@ -1,15 +1,20 @@
-"""States of runs: whether two are equal, stopping a run, and handing one over to another."""
+"""States of runs: whether two are equal, stopping a run, and handing one over to another.
+
+And a policy with a memory, whose runs show what a state lacks.
+"""
 
 from __future__ import annotations
 
 import copy
 import itertools
 import math
+from dataclasses import asdict
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from astkit.gating import Policy, RunInfo, Selection, Visit
 from astkit.trainers import SampleBySampleTrainer, Trainer
 
 TIMES = ("seconds", "joules", "joules_reason")
@@ -36,6 +41,43 @@ def same(a: Any, b: Any) -> bool:
 def timeless(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Records without what a clock or a meter said."""
     return [{k: v for k, v in each.items() if k not in TIMES} for each in records]
+
+
+def outcome(trainer: Trainer) -> dict[str, Any]:
+    """What a run leaves behind and that is no time: weights, optimizer, epochs, counts."""
+    state = trainer.state_dict()
+    return copy.deepcopy(
+        {
+            "weights": dict(trainer.model.state_dict()),
+            "optimizer": trainer.optimizer.state_dict()["state"],
+            "epochs": timeless(trainer.history.epochs),
+            "samples": asdict(trainer.ledger.samples),
+            "flops": asdict(trainer.ledger.flops),
+            **{name: state[name] for name in ("step", "progress", "done", "policy", "batches")},
+        }
+    )
+
+
+class Hardest(Policy):
+    """Of each third of an epoch the half with the highest losses so far; scores the others."""
+
+    rounds = 3
+    needs_index = needs_outputs = True
+    state = ("losses", "wrong")
+
+    def __init__(self, rows: int) -> None:
+        self.losses = torch.full((rows,), torch.inf)
+        self.wrong = torch.zeros(rows, dtype=torch.int64)
+
+    def plan(self, run: RunInfo) -> Selection:
+        order = self.losses[run.rows].argsort(descending=True, stable=True)
+        best, rest = run.rows[order].tensor_split([len(order) // 2])
+        weight = 1.0 + self.wrong[best]
+        return Selection(best, weight, float(len(best)), score_only=rest, lr_factor=0.9)
+
+    def observe(self, visit: Visit) -> None:
+        self.losses[visit.index] = visit.losses
+        self.wrong[visit.index] += ~visit.correct
 
 
 class Elsewhere(Tensor):

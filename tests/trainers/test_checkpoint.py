@@ -1,4 +1,4 @@
-"""Checkpoints: what is resumed is the same run, whatever happened to its files."""
+"""Checkpoints: what is resumed is the same run, however it ended and whatever hit its files."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import json
 import os
 import pickle
 import random
+import signal
 import tracemalloc
 import warnings
 from collections import deque
@@ -31,7 +32,7 @@ from torch.utils.data import (
 
 from astkit import Gate, Loader
 from astkit.datasets import load
-from astkit.trainers import Checkpoints, MetricsFile, TrainConfig, Trainer, checkpoint
+from astkit.trainers import Checkpoints, MetricsFile, TimeIsUp, TrainConfig, Trainer, checkpoint
 from astkit.trainers.checkpoint import DamagedError
 from astkit.trainers.history import read
 from tests.trainers.states import leave_after, same, timeless
@@ -92,14 +93,28 @@ class Convolution(nn.Module):
         return self.layers(torch.cat([x, x.flip(3)], 1))
 
 
-@pytest.mark.parametrize(("make", "batches"), [(network, 1), (network, 25), (Convolution, 12)])
+def parted(model: Any) -> torch.optim.Optimizer:
+    """Its parameters have different state."""
+    first, second = model[1].parameters(), model[4].parameters()
+    return torch.optim.Adam([{"params": first, "amsgrad": True}, {"params": second}])
+
+
+def factored(model: Any) -> torch.optim.Optimizer:
+    return torch.optim.Adafactor(model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("make", "optimizer", "batches"),
+    [(network, None, 1), (network, factored, 12), (network, parted, 25), (Convolution, None, 12)],
+)
 def test_a_run_that_was_stopped_ends_as_one_that_was_not(
-    tmp_path: Path, make: Any, batches: int
+    tmp_path: Path, make: Any, optimizer: Any, batches: int
 ) -> None:
     config = TrainConfig(lr=1e-2, channels_last=make is Convolution)
 
     def built(name: str, resume: bool = False) -> Trainer:
-        return build(tmp_path / name, resume, model=make(), config=config)
+        options = {} if optimizer is None else {"optimizer": optimizer}
+        return build(tmp_path / name, resume, model=make(), config=config, **options)
 
     whole = built("whole")
     whole.run()
@@ -160,28 +175,77 @@ def test_saving_leaves_workers_that_persist_alone(tmp_path: Path) -> None:
     assert weights[0] == weights[1]
 
 
-def parted(model: Any) -> torch.optim.Optimizer:
-    first, second = model[1].parameters(), model[4].parameters()
-    return torch.optim.Adam([{"params": first, "amsgrad": True}, {"params": second}])
-
-
-@pytest.mark.parametrize("optimizer", [lambda m: torch.optim.Adafactor(m.parameters()), parted])
-def test_parameters_of_one_optimizer_may_have_different_state(
-    tmp_path: Path, optimizer: Any
-) -> None:
-    whole = build(tmp_path / "whole", optimizer=optimizer)
-    whole.run()
-    leave_after(build(tmp_path / "parts", optimizer=optimizer), 12)
-    resumed = build(tmp_path / "parts", resume=True, optimizer=optimizer)
-    resumed.run()
-    assert left(resumed) == left(whole)
-
-
 def test_a_run_killed_before_its_first_checkpoint_starts_again(tmp_path: Path) -> None:
     MetricsFile(tmp_path / "metrics.jsonl").log(1, phase="epoch", loss=2.0)
     again = build(tmp_path, resume=True)
     assert again.step == 0
     assert (tmp_path / "metrics.jsonl").read_bytes() == b""
+
+
+# --- ends other than that of the budget
+
+
+class Interrupted(torch.optim.SGD):
+    """Is interrupted after the update of the weights, ``times`` times in that step."""
+
+    times = 0
+
+    def step(self, closure: Any = None) -> Any:
+        found = super().step(closure)
+        for _ in range(self.times):
+            os.kill(os.getpid(), signal.SIGINT)
+        self.times = 0
+        return found
+
+
+def interrupted(model: nn.Module) -> Interrupted:
+    return Interrupted(model.parameters(), lr=0.1, momentum=0.9)
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_an_interrupt_within_a_step_neither_loses_nor_repeats_it(
+    tmp_path: Path, resumed: bool
+) -> None:
+    whole, run = (build(tmp_path / name, optimizer=interrupted) for name in ("whole", "parts"))
+    whole.run()
+    before = signal.getsignal(signal.SIGINT)
+    leave_after(run, 4)
+    run.optimizer.times = 1
+    with pytest.raises(KeyboardInterrupt):
+        run.run()
+    assert run.step == 5
+    assert signal.getsignal(signal.SIGINT) is before
+    if resumed:
+        run = build(tmp_path / "parts", resume=True, optimizer=interrupted)
+        assert run.step == 5
+    run.run()
+    assert left(run)["weights"] == left(whole)["weights"]
+
+
+def test_a_second_interrupt_takes_effect_at_once(tmp_path: Path) -> None:
+    run = build(tmp_path, optimizer=interrupted)
+    run.optimizer.times = 2
+    with pytest.raises(KeyboardInterrupt):
+        run.run()
+    assert run.step == 0
+    assert names(tmp_path) == []
+
+
+def test_the_time_budget_ends_a_run_which_is_saved(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("ASTKIT_TIME_BUDGET_H", "1e-9")
+    steps = build(tmp_path).steps()
+    assert next(steps).step == 1
+    with pytest.raises(TimeIsUp, match=r"after step 1; saved in .*resume=True"):
+        next(steps)
+    with pytest.raises(TimeIsUp, match="after step 1; nothing was saved"):
+        build(tmp_path / "unsaved", checkpoints=None).run()
+    monkeypatch.setenv("ASTKIT_TIME_BUDGET_H", "1000")
+    resumed = build(tmp_path, resume=True)
+    assert resumed.step == 1
+    resumed.run()
+    assert resumed.done
 
 
 # --- when, how many, whose
@@ -300,7 +364,10 @@ def test_without_a_whole_one_nothing_is_resumed(two: list[Path], tmp_path: Path)
         build(tmp_path, resume=True)
 
 
-def test_other_content_in_a_checkpoint_is_refused_with_its_name(tmp_path: Path) -> None:
+def test_other_content_in_a_checkpoint_is_refused_with_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("astkit.trainers.fingerprint.policy_part", lambda policy: None)  # is slow
     folder = tmp_path / "ckpt"
     leave_after(build(tmp_path, keeping={"keep": 1}), 5)
     (path,) = checkpoint.listed(folder)

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 import torch
 
+from tests.benchmarks import bench
 from tests.trainers import killing
-
-ROOT = Path(__file__).parents[2]
 
 
 def check(kinds: list[dict[str, Any]], count: int) -> None:
@@ -36,7 +35,7 @@ def test_a_killed_run_ends_as_one_that_was_not() -> None:
 def test_runs_killed_at_any_moment_end_as_one_that_was_not(tmp_path: Path) -> None:
     out = tmp_path / "kills.json"
     command = [sys.executable, "-m", "tests.trainers.killing", "--kills=30", f"--out={out}"]
-    subprocess.run(command, cwd=ROOT, check=True)
+    subprocess.run(command, cwd=bench.ROOT, check=True)
     kinds = json.loads(out.read_text())["kinds"]
     assert {kind["kind"] for kind in kinds} == {*killing.KINDS}
     check(kinds, 30)

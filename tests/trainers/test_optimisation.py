@@ -148,44 +148,24 @@ def test_rows_without_weight_change_nothing(difference: Any, unchanged: Any) -> 
     assert some.steps == 1
 
 
-class Planned(Policy):
-    """Every row, some of them heavier; of each batch, the rows in ``chosen`` if it is given."""
+class Kept(Policy):
+    """Of each batch about a third of the rows, with weights, and of the batch 40..47 none."""
 
-    def __init__(self, chosen: dict[int, float] | None) -> None:
-        self.chosen = chosen
-
-    def plan(self, run: Any) -> Selection:
-        rows = torch.arange(run.samples)
-        return Selection(rows, 0.5 + rows % 5)
-
-    def choose(self, batch: Any) -> Selection | None:
-        if self.chosen is None:
-            return None
-        rows = [row for row, each in enumerate(batch.index.tolist()) if each in self.chosen]
-        weight = torch.tensor([self.chosen[int(batch.index[row])] for row in rows])
-        return Selection(torch.tensor(rows, dtype=torch.int64), weight)
+    def choose(self, batch: Any) -> Selection:
+        drawn = rng.uniform(batch.index, 0, "kept") < 0.3
+        rows = (drawn & (batch.index // 8 != 5)).nonzero().squeeze(1)
+        return Selection(rows, (1 + batch.index[rows] % 7) / 16)
 
 
-@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("policy", [None, Kept()])
 def test_the_trainer_accumulates_to_one_big_batch(
-    cnn: Any, double_loader: Any, difference: Any, gated: bool
+    cnn: Any, double_loader: Any, difference: Any, policy: Any
 ) -> None:
-    rows, chosen = 152, None  # the last pass leaves 3 batches of 8, which still get their step
-    if gated:  # about a third of the rows, none of the batch 40..47
-        drawn = rng.uniform(torch.arange(rows), 0, "chosen").tolist()
-        kept = [row for row in range(rows) if drawn[row] < 0.3 and not 40 <= row < 48]
-        chosen = {row: (1 + row % 7) / 16 for row in kept}
-
-    def trained(batch_size: int, steps: int, clip_norm: float | None = 0.02) -> Trainer:
-        trainer = Trainer(
-            cnn(),
-            double_loader(rows, batch_size, shuffle=False),
-            epochs=2,
-            policy=Planned(chosen),
-            config=TrainConfig(
-                lr=1e-2, schedule="constant", clip_norm=clip_norm, accumulation_steps=steps
-            ),
-        )
+    def trained(batch_size: int, steps: int) -> Trainer:
+        config = TrainConfig(lr=1e-2, schedule="constant", accumulation_steps=steps)
+        # the last pass leaves 3 batches of 8, which still get their step
+        data = double_loader(152, batch_size, shuffle=False)
+        trainer = Trainer(cnn(), data, epochs=2, policy=policy, config=config)
         trainer.run()
         return trainer
 
@@ -193,9 +173,8 @@ def test_the_trainer_accumulates_to_one_big_batch(
     assert difference(parted.model, whole.model) < 1e-10
     assert difference(whole.model, cnn()) > 1e-2
     assert parted.optimisation.steps == whole.optimisation.steps == 10
-    expected = 2 * (rows if chosen is None else len(chosen))
-    assert parted.ledger.samples.trained == whole.ledger.samples.trained == expected
-    assert difference(whole.model, trained(32, 1, None).model) > 1e-4
+    assert parted.ledger.samples == whole.ledger.samples
+    assert (whole.ledger.samples.trained < 152) == (policy is not None)
 
 
 def test_an_optimizer_of_one_layer_clips_and_trains_that_layer_alone() -> None:
@@ -482,15 +461,6 @@ def rates(run: Trainer) -> list[float]:
     return [record.metrics["lr"] for record in run.steps() if record.phase == "train"]
 
 
-def test_the_rate_is_a_function_of_progress_with_warm_up() -> None:
-    def falling(progress: float) -> float:
-        return 1 - progress**2
-
-    config = TrainConfig(lr=0.5, schedule=falling, warmup=0.5)
-    expected = [0.5 * min(1, n / 4) * falling(n / 8) for n in range(8)]
-    assert rates(trainer(network(torch.float32), config=config)) == pytest.approx(expected)
-
-
 SCHEDULERS: dict[str, Any] = {
     "steps": lambda optimizer: StepLR(optimizer, 3, gamma=0.1),
     "one cycle": lambda optimizer: OneCycleLR(optimizer, 0.3, total_steps=10),
@@ -587,18 +557,15 @@ def test_a_criterion_with_parameters_is_trained_as_a_part_of_the_model() -> None
 # --- state
 
 
-@pytest.mark.parametrize(("fp16", "weights"), [(False, "none"), (True, "float32")])
 @pytest.mark.parametrize("done", [0, 3, 6])
-def test_a_state_taken_between_two_batches_continues_to_the_same_bits(
-    done: int, fp16: bool, weights: str
-) -> None:
-    rows = [part for batch in batches(torch.float32, weights, number=4) for part in parts(*batch)]
+def test_a_state_taken_between_two_batches_continues_to_the_same_bits(done: int) -> None:
+    drawn = batches(torch.float32, "float32", number=4)
+    rows = [part for batch in drawn for part in parts(*batch)]
 
     def learner() -> Optimisation:
         model = network(torch.float32)
         model[0].bias.requires_grad_(False)  # one without a gradient
-        precision = "fp16" if fp16 else "fp32"
-        return made(model, accumulation_steps=4, precision=precision)
+        return made(model, accumulation_steps=4, precision="fp16")
 
     first, second = learner(), learner()
     for part in rows[:done]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from typing import Any
 
@@ -17,7 +16,7 @@ from astkit.gating import ContextScore, Gate, LogIntegral, OriginPI, Policy, Sel
 from astkit.gating.scores import Loss
 from astkit.profiling.flops import FlopCounter
 from astkit.trainers import SampleBySampleTrainer, TrainConfig
-from tests.trainers.states import RecordedSampleTrainer, RecordedTrainer, hand_over, leave_after
+from tests.trainers.states import RecordedSampleTrainer, RecordedTrainer
 
 STEPS, EPOCHS = 20, 4  # 160 rows in batches of 32
 CONFIG = TrainConfig(lr=1e-2)
@@ -50,30 +49,6 @@ def train(cnn: Any, double_loader: Any) -> Any:
     return run
 
 
-def assert_twins(batched: Any, rowwise: Any, difference: Any) -> None:
-    """The same rows in every step and, to 1e-10, the same parameters at the end."""
-    pairs = zip(batched.rows, rowwise.rows, strict=True)
-    for number, (ours, theirs) in enumerate(pairs):
-        assert ours == theirs, f"step {number} trained on different rows"
-    distance = difference(batched.model, rowwise.model)
-    assert distance <= TOLERANCE, f"parameters differ by {distance}"
-
-
-@pytest.mark.parametrize(
-    ("score", "controller"),
-    [("loss", "log_integral"), ("loss_and_contrast", "origin_pi"), (EVERYTHING, "top_k")],
-)
-def test_batched_gate_and_its_twin_agree(
-    train: Any, difference: Any, score: str, controller: str
-) -> None:
-    batched = train(gate(score, controller))
-    rowwise = train(gate(score, controller), "per_batch")
-    assert_twins(batched, rowwise, difference)
-    assert batched.ledger.flops == rowwise.ledger.flops
-    # the gate must have had something to decide, or equal decisions would prove nothing
-    assert sum(0 < len(rows) < 32 for rows in batched.rows) >= 5
-
-
 class Weighted(Gate):
     """Loads every row in order, each with its own weight."""
 
@@ -82,10 +57,29 @@ class Weighted(Gate):
         return Selection(rows, 0.5 + rows % 5)
 
 
-def test_twins_agree_on_weighted_rows(train: Any, difference: Any) -> None:
-    batched = train(gate("loss", kind=Weighted))
-    assert_twins(batched, train(gate("loss", kind=Weighted), "per_batch"), difference)
-    assert difference(batched.model, train(gate("loss")).model) > 1e-6
+@pytest.mark.parametrize(
+    ("score", "controller", "kind"),
+    [
+        ("loss", "log_integral", Gate),
+        ("loss", "log_integral", Weighted),
+        ("loss_and_contrast", "origin_pi", Gate),
+        (EVERYTHING, "top_k", Gate),
+    ],
+)
+def test_batched_gate_and_its_twin_agree(
+    train: Any, difference: Any, score: str, controller: str, kind: type[Gate]
+) -> None:
+    batched = train(gate(score, controller, kind))
+    rowwise = train(gate(score, controller, kind), "per_batch")
+    pairs = zip(batched.rows, rowwise.rows, strict=True)
+    for number, (ours, theirs) in enumerate(pairs):
+        assert ours == theirs, f"step {number} trained on different rows"
+    assert difference(batched.model, rowwise.model) <= TOLERANCE
+    assert batched.ledger.flops == rowwise.ledger.flops
+    # the gate must have had something to decide, or equal decisions would prove nothing
+    assert sum(0 < len(rows) < 32 for rows in batched.rows) >= 5
+    if kind is Weighted:
+        assert difference(batched.model, train(gate(score, controller)).model) > 1e-6
 
 
 def running(features, reference, count):
@@ -225,26 +219,6 @@ def test_per_sample_leaves_out_rows_without_a_score(cnn: Any, digits: Any) -> No
     ]
     assert policy.nonfinite == 2
     assert all(torch.isfinite(p).all() for p in trainer.model.parameters())
-
-
-def test_per_sample_state_survives_json_in_full_precision(
-    cnn: Any, double_loader: Any, difference: Any
-) -> None:
-    """Left between two batches and taken up by a new trainer, with a float64 running reference."""
-
-    def make() -> Any:
-        loader, policy = double_loader(rows=60, batch_size=20), gate("loss_and_contrast")
-        return SampleBySampleTrainer(cnn(), loader, epochs=1, policy=policy, config=CONFIG)
-
-    whole, first = make(), leave_after(make(), 1)
-    whole.run()
-    second = hand_over(first, make())
-    state = json.loads(json.dumps(first.score.state_dict()))
-    second.score.load_state_dict(state)
-    assert second.score.state_dict() == first.score.state_dict() == state
-    second.run()
-    assert difference(whole.model, second.model) == 0.0
-    assert second.score.state_dict() == whole.score.state_dict()
 
 
 class Witness(ContextScore):

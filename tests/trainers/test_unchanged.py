@@ -23,16 +23,12 @@ def assert_equal(found: dict[str, Any], expected: dict[str, Any]) -> None:
             assert found[key] == value, key
 
 
-@pytest.mark.parametrize("name", ALONE)
-def test_a_run_is_that_of_the_committed_numbers(name: str) -> None:
-    assert_equal(unchanged.run(name), EXPECTED[name])
-
-
 @pytest.mark.parametrize("name", [name for name in EXPECTED if name.endswith("_ddp")])
 def test_two_processes_do_what_they_did(name: str) -> None:
-    assert_equal(unchanged.run_in_two(name), EXPECTED[name])
+    assert_equal(unchanged.in_processes(name), EXPECTED[name])
 
 
 @pytest.mark.parametrize("name", ALONE)
-def test_an_interrupted_run_ends_as_an_uninterrupted_one(name: str, tmp_path: Path) -> None:
+def test_an_interrupted_run_is_that_of_the_committed_numbers(name: str, tmp_path: Path) -> None:
+    """Which are those of runs that nobody interrupted."""
     assert_equal(unchanged.run(name, tmp_path, stop=77), EXPECTED[name])

@@ -1,18 +1,14 @@
 """Numbers that a change of structure must not change: weights, selections and costs of 200 steps.
 
-``python -m tests.trainers.unchanged`` writes unchanged.json anew; two processes are started for the
-configurations whose names end in ``_ddp``. The numbers are those of version 0.2, but for "auto",
-which asks other questions since.
+``python -m tests.trainers.unchanged`` writes unchanged.json anew; configurations whose names end in
+``_ddp`` are run by two processes. The numbers are those of version 0.2, but for "auto", which asks
+other questions since.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
-import subprocess
-import sys
-import tempfile
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -24,6 +20,7 @@ from torch.utils.data import TensorDataset
 
 from astkit import Budget, Policy, TrainConfig, Trainer, Visit
 from astkit.gating import as_policy
+from tests.trainers.worlds import in_world
 
 FILE = Path(__file__).with_suffix(".json")
 STEPS = 200
@@ -47,34 +44,21 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
 }
 
 
-class Record:
-    """Rows as a policy observes them: those that were trained on, in order, and those scored."""
+def recorded(policy: Policy, visits: dict[bool, list[Tensor]]) -> Policy:
+    """``policy``, whose rows trained on (``True``) and only scored are kept in ``visits``."""
 
-    def __init__(self) -> None:
-        self.trained: list[Tensor] = []
-        self.scored: list[Tensor] = []
+    class Recorded(type(policy)):
+        def observe(self, visit: Visit) -> None:
+            if self is policy:  # a copy only describes the run
+                visits[visit.trained].append(visit.index)
+            super().observe(visit)
 
-    def of(self, policy: Policy) -> Policy:
-        """``policy``, whose visits are recorded too."""
-        record = self
+    policy.__class__ = Recorded
+    return policy
 
-        class Recorded(type(policy)):
-            def observe(self, visit: Visit) -> None:
-                if self is policy:  # a copy only describes the run
-                    (record.trained if visit.trained else record.scored).append(visit.index)
-                super().observe(visit)
 
-        policy.__class__ = Recorded
-        return policy
-
-    def numbers(self) -> dict[str, Any]:
-        trained = torch.cat(self.trained) if self.trained else torch.empty(0, dtype=torch.int64)
-        scored = torch.cat(self.scored) if self.scored else torch.empty(0, dtype=torch.int64)
-        return {
-            "rows": len(trained),
-            "trained": hashlib.sha256(trained.numpy().tobytes()).hexdigest()[:16],
-            "scored": hashlib.sha256(scored.bincount().numpy().tobytes()).hexdigest()[:16],
-        }
+def digest(rows: Tensor) -> str:
+    return hashlib.sha256(rows.numpy().tobytes()).hexdigest()[:16]
 
 
 def data() -> tuple[TensorDataset, TensorDataset]:
@@ -91,7 +75,7 @@ def run(name: str, folder: str | Path | None = None, stop: int | None = None) ->
     """The numbers of one configuration; with ``folder`` and ``stop`` it is interrupted once."""
     torch.set_num_threads(1)
     settings = CONFIGURATIONS[name]
-    record = Record()
+    visits: dict[bool, list[Tensor]] = {kind: [torch.empty(0).long()] for kind in (True, False)}
 
     def built(resume: bool) -> Trainer:
         with torch.random.fork_rng():
@@ -108,7 +92,7 @@ def run(name: str, folder: str | Path | None = None, stop: int | None = None) ->
             model,
             train,
             validation,
-            policy=record.of(policy),
+            policy=recorded(policy, visits),
             budget=Budget(steps=STEPS),
             batch_size=32,
             config=TrainConfig(seed=3, **settings.get("config", {})),
@@ -124,47 +108,24 @@ def run(name: str, folder: str | Path | None = None, stop: int | None = None) ->
         trainer = built(True)
     trainer.run()
     values = [parameter.detach().double() for parameter in trainer.model.parameters()]
-    weights = [[float(value.sum()), float(value.norm())] for value in values]
-    ledger = trainer.ledger
-    flops = {key: value for key, value in asdict(ledger.flops).items() if value}
-    samples = {key: value for key, value in asdict(ledger.samples).items() if value}
-    numbers = {"weights": weights, "samples": samples, "flops": flops}
-    return {**numbers, "flops_dense": ledger.flops_dense, **record.numbers()}
-
-
-def run_in_two(name: str) -> dict[str, Any]:
-    """The numbers of process 0 of two."""
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "found.json"
-        launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-        launcher += [
-            "--nproc_per_node=2",
-            "--no-python",
-            sys.executable,
-            "-m",
-            "tests.trainers.unchanged",
-        ]
-        command = [*launcher, name, str(out)]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        subprocess.run(command, check=True, env=environment, capture_output=True)
-        return json.loads(out.read_text())
-
-
-def main() -> None:
-    if len(sys.argv) > 1:
-        name, out = sys.argv[1:]
-        torch.distributed.init_process_group("gloo")
-        found = run(name)
-        if torch.distributed.get_rank() == 0:
-            Path(out).write_text(json.dumps(found))
-        torch.distributed.destroy_process_group()
-        return
-    every = {
-        name: run_in_two(name) if name.endswith("_ddp") else run(name) for name in CONFIGURATIONS
+    ledger, trained = trainer.ledger, torch.cat(visits[True])
+    return {
+        "weights": [[float(value.sum()), float(value.norm())] for value in values],
+        "samples": {key: value for key, value in asdict(ledger.samples).items() if value},
+        "flops": {key: value for key, value in asdict(ledger.flops).items() if value},
+        "flops_dense": ledger.flops_dense,
+        "rows": len(trained),
+        "trained": digest(trained),
+        "scored": digest(torch.cat(visits[False]).bincount()),
     }
-    lines = [f"{json.dumps(name)}: {json.dumps(found)}" for name, found in every.items()]
-    FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+
+
+def in_processes(name: str) -> dict[str, Any]:
+    """The numbers of one configuration, of process 0 where its name asks for two."""
+    return in_world(2 if name.endswith("_ddp") else 1, run, name)[0]
 
 
 if __name__ == "__main__":
-    main()
+    every = {name: in_processes(name) for name in CONFIGURATIONS}
+    lines = [f"{json.dumps(name)}: {json.dumps(found)}" for name, found in every.items()]
+    FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n")
