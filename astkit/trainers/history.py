@@ -86,6 +86,11 @@ class History:
         elif phase == "event":
             self.events.append({"step": step, **metrics})
 
+    def steps_to(self, accuracy: float) -> int | None:
+        """Training batches until ``val_accuracy`` first reached ``accuracy``; ``None``: never."""
+        reached = (each["step"] for each in self.epochs if each.get("val_accuracy", 0) >= accuracy)
+        return next(reached, None)
+
     def close(self) -> None:
         """Does nothing."""
 
