@@ -13,19 +13,18 @@ import io
 import os
 import re
 import tarfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from astkit.files import write_atomic, write_json
+from astkit.files import write_atomic
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode
 
     from astkit.runs.notebook import Notebook
 
-NOBODY = "YOUR-KAGGLE-NAME"
 COMPETITION = Path(__file__).with_name("competition.ipynb")
 """Template of a competition: train.csv to submission.csv."""
 LOWEST_TORCH = (2, 9)  # as in pyproject.toml
@@ -62,52 +61,12 @@ def read(path: str | os.PathLike[str]) -> Notebook:
 
 
 def write(
-    notebook: Notebook,
-    parameters: Mapping[str, Any],
-    folder: str | os.PathLike[str],
-    *,
-    user: str = NOBODY,
-    datasets: Sequence[str] = (),
-    competition: str = "",
-    gpu: bool = False,
+    notebook: Notebook, parameters: Mapping[str, Any], folder: str | os.PathLike[str]
 ) -> Path:
-    """Write the notebook and its kernel-metadata.json into ``folder``; returns the notebook's path.
-
-    Args:
-        notebook: from `read`.
-        parameters: see `build`, as for the errors raised.
-        folder: created if missing.
-        user: Kaggle user name.
-        datasets: ``owner/slug`` of each dataset to attach.
-        competition: its name in the competition's address; attaches its data.
-        gpu: use a T4 (Kaggle's torch has no kernels for the P100).
-    """
+    """Write the notebook that `build` returns into ``folder``, which is created if missing."""
     import nbformat
 
     text = nbformat.writes(build(notebook, parameters)) + "\n"
-    words = re.findall(r"[^\W_]+", f"astkit {competition or notebook.path.stem}")
-    title = " ".join(words)[:50].strip()  # Kaggle's limit
-    # all fields that Kaggle's client reads: it sends a missing `enable_internet` as true, see
-    # docs/kernels_metadata.md of Kaggle/kaggle-cli
-    described = {
-        "id": f"{user}/{title.lower().replace(' ', '-')}",
-        "title": title,
-        "code_file": notebook.path.name,
-        "language": "python",
-        "kernel_type": "notebook",
-        "is_private": True,
-        "enable_gpu": gpu,
-        "enable_tpu": False,
-        "enable_internet": False,
-        "machine_shape": "NvidiaTeslaT4" if gpu else "",
-        "docker_image_pinning_type": "original",  # the image of the first run, for reproducibility
-        "keywords": [],
-        "dataset_sources": list(datasets),
-        "competition_sources": [competition] if competition else [],
-        "kernel_sources": [],
-        "model_sources": [],
-    }
-    write_json(Path(folder) / "kernel-metadata.json", described)
     return write_atomic(Path(folder) / notebook.path.name, text)
 
 

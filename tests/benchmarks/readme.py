@@ -176,7 +176,7 @@ def exports() -> str:
             "cells": len(json.loads(text)["cells"]),
             "kB": before if abs(size - before) <= 10 else 10 * round(size / 10),
             "takes along": ", ".join(files) or "–",
-            "`--dataset`": "CIFAR-10" if "dataset" in plan.defaults else "–",
+            "data": "CIFAR-10" if "dataset" in plan.defaults else "–",
         }
     return markdown(pd.DataFrame(rows).T.rename_axis("notebook"))
 

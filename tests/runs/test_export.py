@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -177,41 +176,6 @@ def test_an_old_torch_is_refused_and_a_new_one_is_not(no_gpu: None, monkeypatch)
     for version in ("2.9.0", "2.9.1+cu128", "2.10.0a0+git1", "3.0"):
         monkeypatch.setattr(torch, "__version__", version)
         export.begin()
-
-
-# --- at Kaggle -------------------------------------------------------------------------------
-
-FIELDS = {
-    *("id", "title", "code_file", "language", "kernel_type", "is_private"),
-    *("enable_gpu", "enable_tpu", "enable_internet", "machine_shape", "docker_image_pinning_type"),
-    *("keywords", "dataset_sources", "competition_sources", "kernel_sources", "model_sources"),
-}
-
-
-def test_every_field_of_the_metadata_is_written(small: Path, tmp_path: Path) -> None:
-    for gpu in (True, False):
-        attached = {"datasets": ["some/cifar-10"], "competition": "titanic"}
-        path = export.write(
-            export.read(small), {}, tmp_path / "out", user="me", gpu=gpu, **attached
-        )
-        values = json.loads((path.parent / "kernel-metadata.json").read_text())
-        assert set(values) == FIELDS
-        assert (values["code_file"], values["kernel_type"]) == (path.name, "notebook")
-        assert values["enable_gpu"] is gpu
-        assert values["machine_shape"] == ("NvidiaTeslaT4" if gpu else "")
-        assert (values["enable_internet"], values["is_private"]) == (False, True)
-        assert (values["id"], values["title"]) == ("me/astkit-titanic", "astkit titanic")
-        assert values["dataset_sources"] == ["some/cifar-10"]
-        assert values["competition_sources"] == ["titanic"]
-        assert {each.name for each in path.parent.iterdir()} == {path.name, "kernel-metadata.json"}
-    for stem in ("A_b  c: 10", "x" * 80):  # Kaggle: at most 50, and the title makes the address
-        longer = small.rename(small.with_stem(stem))
-        path = export.write(export.read(longer), {}, tmp_path / "out")
-        values = json.loads((path.parent / "kernel-metadata.json").read_text())
-        slug = re.sub(r"[^a-z0-9]+", "-", values["title"].lower()).strip("-")
-        assert values["id"] == f"{export.NOBODY}/{slug}"
-        assert 5 <= len(slug) <= len(values["title"]) <= 50
-        small = longer
 
 
 def test_the_export_imports_nothing_heavy_or_optional() -> None:
