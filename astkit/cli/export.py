@@ -18,7 +18,7 @@ notebook, it is a template for a competition, from train.csv to submission.csv.
 
 examples:
   astkit export notebooks/01_baseline_vs_gated.ipynb -o out/kaggle \\
-      -p dataset=cifar10 -p time_budget_h=8.5
+      -p dataset=cifar10 -p preset=full
   astkit export -o out/titanic -p target=Survived -p row_id=PassengerId
 """
 
@@ -47,7 +47,8 @@ def notebooks(options: argparse.Namespace) -> None:
 def export(options: argparse.Namespace) -> None:
     """Write the file, and print its size."""
     from astkit.runs import export as kaggle
+    from astkit.runs import notebook
 
-    plan = kaggle.read(options.notebook or kaggle.COMPETITION)
+    plan = notebook.read(options.notebook or kaggle.COMPETITION)
     path = kaggle.write(plan, plan.changed(options.parameters), options.out)
     say(f"{path}: {path.stat().st_size / 1e3:.0f} kB")

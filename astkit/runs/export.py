@@ -11,10 +11,8 @@ import hashlib
 import inspect
 import io
 import os
-import re
 import tarfile
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,13 +29,13 @@ LOWEST_TORCH = (2, 9)  # as in pyproject.toml
 LARGEST = 1e6  # bytes of a file that a parameter names
 
 _PACKAGE = Path(__file__).parents[1]
-_BUDGET = "time_budget_h = 0.0  # hours after which training is saved and ended; 0 sets no limit"
 _FOLDED = {"jupyter": {"source_hidden": True}, "_kg_hide-input": True}  # JupyterLab and Kaggle
 _CHARACTERS = 1000  # of a line of the archive
 _SETTINGS = """## Settings
 
 Kaggle passes no parameters: change values in the next cell. The folded cell below it holds astkit,
-so that neither an installation nor the internet is required."""
+so that neither an installation nor the internet is required. `%env ASTKIT_TIME_BUDGET_H=8.5` in a
+cell before saves and ends training after 8.5 hours, before the session ends."""
 _CELL = """\
 # {package}, as a compressed archive, which is all that the cells need.
 # The archive is compared with its SHA-256 before anything in it is imported.
@@ -49,15 +47,7 @@ unpack(
 )
 from astkit.runs import export
 
-export.begin(time_budget_h)"""
-
-
-def read(path: str | os.PathLike[str]) -> Notebook:
-    """The notebook at ``path`` with the parameter ``time_budget_h``; see `notebook.read`."""
-    from astkit.runs import notebook
-
-    original = notebook.read(path)
-    return replace(original, defaults={"time_budget_h": 0.0, **original.defaults})
+export.begin()"""
 
 
 def write(
@@ -90,9 +80,6 @@ def build(notebook: Notebook, parameters: Mapping[str, Any]) -> NotebookNode:
     if tagged and tagged[0] != place:
         raise ValueError(f"{notebook.path}: the parameters cell must be the first code cell")
     source = cells[place].source if tagged else ""
-    if not re.search(r"(?m)^time_budget_h\b", source):
-        source = f"{source}\n{_BUDGET}".lstrip()
-
     named = _named_files(notebook, {**notebook.defaults, **values})
     text = archive({f"files/{name}/{path.name}": path for name, path in named.items()})
     digest = hashlib.sha256(text.encode()).hexdigest()
@@ -157,13 +144,8 @@ def unpack(digest: str, *lines: str) -> None:
         raise RuntimeError("another astkit was imported before: restart, and run from the top")
 
 
-def begin(time_budget_h: float = 0.0) -> None:
-    """Check the version of torch, set the time budget, and print both.
-
-    ``time_budget_h``: hours after which a run is saved and ended, for ``ASTKIT_TIME_BUDGET_H``; 0
-    leaves the variable unset. Raises ``RuntimeError`` for a torch that is too old, and
-    ``ValueError`` for a negative budget.
-    """
+def begin() -> None:
+    """Print torch's version and the device; raises ``RuntimeError`` for a torch that is too old."""
     import torch
 
     version = torch.__version__.split("+")[0].split(".")
@@ -172,11 +154,6 @@ def begin(time_budget_h: float = 0.0) -> None:
             f"torch is {torch.__version__}, and astkit needs {'.'.join(map(str, LOWEST_TORCH))} or"
             " newer: choose the latest environment in the notebook's settings"
         )
-    if time_budget_h < 0:
-        raise ValueError(f"time_budget_h is {time_budget_h}: pass hours, or 0 for no limit")
-    if time_budget_h:
-        os.environ["ASTKIT_TIME_BUDGET_H"] = str(time_budget_h)
-        print(f"time budget: {time_budget_h} h, then runs are saved and ended")
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "no CUDA device"
     print(f"torch {torch.__version__}; {device}")
 

@@ -30,14 +30,14 @@ def settings(notebook: Path) -> dict[str, object]:
 
 def test_options_go_into_the_notebook(small: Path, capsys) -> None:
     out, defaults = small.parent / "out", {"rate": 0.1, "name": "", "live": True, "seeds": [0, 1]}
-    defaults |= {"out": "run", "time_budget_h": 0}
+    defaults |= {"out": "run"}
     assert main(["export", str(small), "-o", str(out)]) == 0
     assert settings(small) == defaults
     assert str(out / small.name) in capsys.readouterr().out
-    parameters = ["rate=1e-3", "name=null", "live=false", "seeds=0", "time_budget_h=8.5"]
+    parameters = ["rate=1e-3", "name=null", "live=false", "seeds=0"]
     words = [word for option in parameters for word in ("-p", option)]
     assert main(["export", str(small), "-o", str(out), *words]) == 0
-    changed = {"rate": 0.001, "name": "null", "live": False, "seeds": [0], "time_budget_h": 8.5}
+    changed = {"rate": 0.001, "name": "null", "live": False, "seeds": [0]}
     assert settings(small) == {**defaults, **changed}
 
 
