@@ -135,9 +135,6 @@ def test_a_failing_step_keeps_the_old_file_and_leaves_nothing_else(
     assert list(tmp_path.iterdir()) == [path]
 
 
-# --- JSON ------------------------------------------------------------------------------------
-
-
 def test_values_become_plain(tmp_path: Path) -> None:
     record = {"loss": math.nan, "worst": -math.inf, "rate": np.float32(0.5), "on": True}
     record |= {"rows": torch.arange(2), "nested": {1: (1, [math.inf])}, "none": None}

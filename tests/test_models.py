@@ -23,9 +23,6 @@ def size(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-# --- shapes and sizes ------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(("shape", "classes"), [((1, 8, 8), 2), ((3, 17, 22), 10)])
 def test_images_go_in_and_one_number_a_class_comes_out(
@@ -45,9 +42,6 @@ def test_sizes_are_those_worked_out_by_hand() -> None:
     attention, feed_forward = 256 * 768 + 768 + 256 * 256 + 256, 256 * 512 + 512 + 512 * 256 + 256
     layers = 6 * (attention + feed_forward + 4 * 256)
     assert size(SimplifiedViT()) == embedding + layers + 2 * 256 + 2570 == 3_195_146
-
-
-# --- what the layers do ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -108,9 +102,6 @@ def test_the_vit_equals_its_layers_written_out() -> None:
     for gradients in (True, False):  # without gradients torch may take another path
         with torch.set_grad_enabled(gradients):
             torch.testing.assert_close(model(images), expected)
-
-
-# --- weights ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -50,9 +50,6 @@ class Output:
         self.logits, self.loss = logits, loss
 
 
-# --- structure -------------------------------------------------------------------------------
-
-
 def test_what_a_loader_yields_becomes_index_inputs_and_targets() -> None:
     for pair in ((X, Y), [X, Y]):
         batch = as_batch(pair)
@@ -148,9 +145,6 @@ def test_what_is_no_batch_is_refused_in_one_sentence() -> None:
         assert "\n" not in str(caught.value)
 
 
-# --- calling a model -------------------------------------------------------------------------
-
-
 class Named(nn.Module):
     def forward(self, x: Tensor, mask: Any = None) -> Any:
         return x, mask
@@ -187,9 +181,6 @@ def test_everything_else_is_one_argument_or_several() -> None:
     for x, y in (((X, Y), Y), ({"x": X}, Y), (X, None)):
         assert call(lambda batch: batch, x, y) is x
     assert call(needs, Args((X, Y)), Y) == (X, Y)
-
-
-# --- joining ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

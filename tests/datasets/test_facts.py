@@ -65,9 +65,6 @@ class Stream(IterableDataset[Any]):
         return iter([(torch.zeros(2), 0)])
 
 
-# --- labels ----------------------------------------------------------------------------------
-
-
 def test_class_labels_are_found_under_either_name() -> None:
     expected = Y.tolist()
     series = pd.Series(expected, index=[30, 4, 9, 2, 8, 1, 0])  # of a split of a table
@@ -130,9 +127,6 @@ def test_reading_rows_moves_no_generator() -> None:
     class_labels(Transformed(Y, lambda y: y + int(2 * random.random())))
     shared_rows(Noisy(), None, Noisy())
     assert random.getstate() == before
-
-
-# --- repeated and shared rows ----------------------------------------------------------------
 
 
 def test_repeated_rows_are_counted_where_the_data_are_in_memory() -> None:

@@ -58,9 +58,6 @@ class Rounds(Policy):
         self.told.index_add_(0, visit.index, visit.losses)
 
 
-# --- before loading --------------------------------------------------------------------------
-
-
 def loop(
     policy: Policy,
     loader: DataLoader[Any],
@@ -158,9 +155,6 @@ def test_a_loop_of_ones_own_trains_as_the_trainer_does() -> None:
     for name, value in model.state_dict().items():
         torch.testing.assert_close(value, twin.state_dict()[name], rtol=0, atol=1e-6)
     torch.testing.assert_close(policy.losses, other.losses)
-
-
-# --- which batch this is ---------------------------------------------------------------------
 
 
 def batches_of(policy: Policy, size: int = 10) -> list[Tensor]:

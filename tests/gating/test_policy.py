@@ -22,8 +22,6 @@ Y = (X[:, :3] + 0.3 * X[:, 3:]).argmax(1)
 DATA = TensorDataset(X, Y)
 
 
-# --- what every policy keeps -----------------------------------------------------------------
-
 NEEDED = {"target_rate": 0.25, "rate": 0.25}
 
 
@@ -42,9 +40,6 @@ def test_every_argument_of_a_constructor_is_kept_under_its_name(kind: str) -> No
         assert not missing, name
 
 
-# --- by name ---------------------------------------------------------------------------------
-
-
 def test_a_policy_by_name_by_mapping_and_as_it_is() -> None:
     policy = RandomSubset(0.5)
     assert as_policy(policy) is policy
@@ -56,9 +51,6 @@ def test_a_policy_by_name_by_mapping_and_as_it_is() -> None:
     assert (named.rate, named.seed) == (0.25, 7)
     assert given == {"name": "random", "rate": 0.25}  # left as it was
     assert as_policy({**given, "seed": 3}, seed=7).seed == 3  # type: ignore[union-attr]
-
-
-# --- errors ----------------------------------------------------------------------------------
 
 
 class Choosing(Policy):
@@ -144,9 +136,6 @@ def test_an_error_is_one_sentence_with_the_remedy() -> None:
         assert "\n" not in sentence
         assert not re.search(r"[^.]\. ", sentence)
         assert len(sentence) < 300
-
-
-# --- cards -----------------------------------------------------------------------------------
 
 
 def test_each_registered_policy_and_controller_has_a_complete_card_of_its_own() -> None:

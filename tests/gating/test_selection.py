@@ -20,9 +20,6 @@ def choose(*index: int, candidates: int = 5, **options: Any) -> Selection:
     return Selection(torch.tensor(index, dtype=torch.int64), candidates=candidates, **options)
 
 
-# --- mean ------------------------------------------------------------------------------------
-
-
 @settings(deadline=None, max_examples=40)
 @given(
     st.lists(st.tuples(numbers, st.floats(-10, 10)), min_size=1, max_size=20),
@@ -81,9 +78,6 @@ def test_weights_that_are_all_zero_give_no_nan() -> None:
     assert policy.mean(torch.ones(2), torch.tensor(rows[:2])).item() == 0.0
 
 
-# --- take ------------------------------------------------------------------------------------
-
-
 def test_take_picks_the_rows_of_every_tensor() -> None:
     image, label = torch.arange(10.0).reshape(5, 2), torch.arange(5)
     batch = {"pair": (image, [label]), "name": "train", "step": 3}
@@ -104,8 +98,6 @@ def test_a_batch_of_other_rows_or_losses_is_refused() -> None:
         with pytest.raises(ValueError, match=r"but 3 rows were selected: .*reduction='none'"):
             choose(0, 1, 2).mean(torch.zeros(shape))
 
-
-# --- check -----------------------------------------------------------------------------------
 
 CHECKED: dict[str, tuple[dict[str, Any], str]] = {
     "float rows": ({"index": torch.ones(2)}, "rows as torch.float32 of shape .* give int64 rows"),

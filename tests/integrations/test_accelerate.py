@@ -67,12 +67,6 @@ class Run:
         return self.policy.mean(rows_of(self.model(x), y), index)
 
 
-@pytest.mark.parametrize("name", ["dense", "random", "infobatch"])
-def test_a_policy_before_loading(name: str) -> None:
-    model = Run(POLICIES[name]()).train(EPOCHS)
-    assert_same(model, own_loop(POLICIES[name](), epochs=EPOCHS))
-
-
 def test_a_gate() -> None:
     model = Run(Gate(0.5)).train(EPOCHS)
     assert_same(model, own_loop(Gate(0.5), DataLoader(PAIRS, BATCH), epochs=EPOCHS))

@@ -179,9 +179,6 @@ def test_equal_words_have_equal_numbers() -> None:
     assert (words > 0).sum(1).tolist() == [3, 1]
 
 
-# --- learning, with ASTKIT_FULL=1 ------------------------------------------------------------
-
-
 def plain(name: str, seed: int) -> float:
     """The metric on the test data after training in a loop of torch alone."""
     made, classifies = TASKS[name], name not in ("regression", "forecast")

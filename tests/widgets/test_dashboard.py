@@ -131,9 +131,6 @@ def test_an_error_is_raised_and_the_record_kept(trainer, monkeypatch, closing, r
     assert len(drawn) == 1
 
 
-# --- the dashboard around it
-
-
 class Handle:
     """Stands for the display of the controls."""
 

@@ -71,9 +71,6 @@ def test_seconds_of_an_epoch_stand_in_a_panel_of_their_own_with_the_range_of_the
     ]
 
 
-# --- where time went
-
-
 @pytest.fixture
 def timed():
     """Ten batches a run; seconds of the dense arm as below, of the other 0.1 more to score."""

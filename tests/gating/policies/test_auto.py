@@ -164,28 +164,6 @@ def test_difficulty_and_trust_are_multiplied() -> None:
     assert close(shares(policy), expected(weight))
 
 
-def test_the_probability_of_a_right_label_is_bayes_rule() -> None:
-    """The share of right labels among simulated samples of about the same probability."""
-    random = torch.Generator().manual_seed(0)
-    classes, n, e = 10, 200_000, 0.4
-    clean = (4 * torch.randn(n, classes, generator=random)).softmax(1)
-    true = torch.multinomial(clean, 1, generator=random).squeeze(1)
-    replaced = torch.rand(n, generator=random) < e
-    label = torch.where(replaced, torch.randint(classes, (n,), generator=random), true)
-    noisy = (1 - e) * clean + e / classes
-    own = noisy.gather(1, label[:, None]).squeeze(1)
-    confidence, predicted = noisy.max(1)
-    policy = Auto()
-    policy.plan(RunInfo(n, torch.arange(n), 0, 0, 0.0, label))
-    policy.observe(Visit(torch.arange(n), -own.log(), predicted == label, confidence, own))
-    trust = policy.trust(RunInfo(n, torch.arange(n), 1, 0, 0.5, label))
-    assert isinstance(trust, Tensor)
-    for low in (0.05, 0.1, 0.2, 0.3, 0.5):
-        near = (own >= low) & (own < 1.2 * low)
-        right = float((~replaced[near]).float().mean())
-        assert float(trust[near].mean()) == pytest.approx(right, abs=0.04)
-
-
 def test_the_target_is_asked_first_and_as_aim_does() -> None:
     run = run_info(TAIL, BALANCED, 0, seed=3, labels=TAIL.tensors[1])
     chosen, by_aim = Auto(seed=3).plan(run), Aim(seed=3).plan(run)

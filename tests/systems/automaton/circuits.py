@@ -59,28 +59,6 @@ class Builder:
         return Circuit(self.channels, ops, a, b, np.array(outputs), boundary)
 
 
-def life(boundary="periodic") -> Circuit:
-    """Conway's rule by adders: alive next when the eight neighbours are 3, or 2 and alive."""
-    make = Builder(1)
-    both, xor, either = 1, 6, 7
-
-    def add(bits: list[int]) -> tuple[int, list[int]]:
-        """The parity of ``bits``, and the carries."""
-        total, carries = bits[0], []
-        for bit in bits[1:]:
-            carries.append(make.op(both, total, bit))
-            total = make.op(xor, total, bit)
-        return total, carries
-
-    ones, carries = add([0, 1, 2, 3, 5, 6, 7, 8])
-    twos, fours = add(carries)
-    many = fours[0]
-    for wire in fours[1:]:
-        many = make.op(either, many, wire)
-    three_or_two_alive = make.op(either, ones, 4)
-    return make.done([make.op(2, make.op(both, three_or_two_alive, twos), many)], boundary)
-
-
 @st.composite
 def circuits(draw, gates: int = 30, channels: int = 2) -> Circuit:
     """Any circuit of at most so many gates, constants and passing gates among them."""

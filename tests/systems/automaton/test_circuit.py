@@ -62,9 +62,6 @@ def test_a_fresh_automaton_passes_one_wire_on():
     assert FALSE not in circuit.outputs
 
 
-# --- pruning
-
-
 def equal(one: Circuit, other: Circuit) -> None:
     wires = circuits.patches(np.random.default_rng(0), one.inputs)
     np.testing.assert_array_equal(circuits.evaluate(one, wires), circuits.evaluate(other, wires))

@@ -175,16 +175,6 @@ def test_a_helper_that_a_policy_trains_has_the_tasks_steps_and_masks() -> None:
     assert trainer.ledger.flops.helper > 0
 
 
-@pytest.mark.full
-def test_the_small_checkerboard_learns() -> None:
-    """A smoke test on one seed, which decides how soon it is learnt."""
-    trainer = cpu(tasks.checkerboard_small(), seed=3, iterations=400)
-    epochs = trainer.run().epochs
-    assert epochs[0]["val_loss"] > 14  # 16 for a guess of 1/2 in each of 64 cells
-    assert epochs[-1]["val_loss"] < 4
-    assert epochs[-1]["val_accuracy"] > 0.8
-
-
 def test_wrong_arguments_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     for options, told in (
         ({"iterations": 5, "budget": Budget(epochs=1)}, "iterations is 5, but a budget is given"),

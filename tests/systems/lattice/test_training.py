@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +14,6 @@ from astkit.gating import Gate
 from astkit.systems.lattice.model import EnergyFlowLattice, LatticeConfig
 from astkit.systems.lattice.tasks import Pairs, Task, retrieval, text_task
 from astkit.systems.lattice.training import (
-    CONFIG,
     LatticeLoss,
     LatticeTrainer,
 )
@@ -96,22 +94,6 @@ def test_one_encode_one_lattice_pass_and_one_decode_a_step():
         next(steps)
         assert calls == dict.fromkeys(calls, number)
     steps.close()
-
-
-@pytest.mark.full
-def test_the_bridge_learns_to_speak():
-    options = {"steps": 120, "batch_size": 20, "config": replace(CONFIG, lr=1e-2)}
-    done = trained(SMALL, texts(), text=1.0, **options)
-    losses = [record["loss"] for record in done.history.steps]
-    assert losses[-1] < 0.3 * losses[0]
-    validation = done.task.validation
-    with torch.no_grad():
-        said = done.bridge.decode(done.model(validation.fetch(torch.arange(4))[0]).surface)
-    wanted = [pair.target for pair in done.task.texts_of(validation)[:4]]
-    assert sum(a == b for a, b in zip(said, wanted, strict=True)) >= 2
-    known = set(done.model.bridge.vocabulary.tokens[4:])
-    pairs = texts().texts_of(texts().train)
-    assert known == {w for p in pairs for w in (p.source + " " + p.target).split()}
 
 
 def test_a_gate_chooses_pairs_by_their_loss():
