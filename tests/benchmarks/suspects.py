@@ -2,9 +2,11 @@
 
 Digits of which a share has another label, drawn at random, and images of CIFAR-10 with the labels
 of careless people (CIFAR-10N, "worse"). The kit ranks the rows by their mean loss over one
-training; cleanlab by the probability of the label given, as predicted by five networks of which
-none was trained on the row. The same network and number of epochs for both. Needs cleanlab, from
-``make peers``, and CIFAR-10N beside CIFAR-10. Writes suspects.json and the picture of README.
+training, or over as many as cleanlab takes, which ranks them by the probability of the label given,
+as predicted by five networks of which none was trained on the row. The same network and number of
+epochs for all. Needs cleanlab, from ``make peers``, and CIFAR-10N beside CIFAR-10. New results are
+kept in out/, so that they do not change the checkout that they state; when all are there, writes
+suspects.json and the picture of README.
 """
 
 from __future__ import annotations
@@ -28,17 +30,20 @@ from astkit.comparison.statistics import Interval, mean_interval, paired_differe
 from astkit.comparison.training import Record
 from astkit.datasets import Images, Loader, split
 from astkit.datasets.conditions import Condition, condition
-from astkit.files import write_atomic, write_json
+from astkit.files import read_json, write_atomic, write_json
 from astkit.stamp import stamp
 from astkit.trainers import TrainConfig, Trainer
 from tests.benchmarks import gain
 
 RESULTS = Path(__file__).with_name("suspects.json")
-PICTURE = Path(__file__).parents[2] / "docs" / "static" / "suspects.png"
+ROOT = Path(__file__).parents[2]
+PICTURE, CACHE = ROOT / "docs" / "static" / "suspects.png", ROOT / "out" / "suspects.json"
 SEEDS, FOLDS, SHOWN = range(5), 5, 12
 DRAWN, EPOCHS, LR = ("10 %", "30 %"), 15, 3e-3  # of digits
 ROWS, EPOCHS_OF_PEOPLE = 10_000, 8
 PEOPLE = "labels of people, CIFAR-10"
+CLEANLAB = "cleanlab"
+TRAININGS = {"astkit": 1, "astkit, four trainings": 4, CLEANLAB: FOLDS - 1}  # in whole ones
 
 
 def made_of(labels: str, seed: int) -> Condition:
@@ -97,24 +102,25 @@ def by_cleanlab(data: Images, seed: int) -> Tensor:
     return torch.from_numpy(1 - quality)
 
 
-def rows_of(made: Condition, labels: str, seed: int, suspicion: dict[str, Tensor]) -> list[Any]:
-    """A result for each method: average precision, and wrong labels among as many suspects."""
-    wrong, results = made.wrong, []
-    for method, values in suspicion.items():
-        top = values.argsort(descending=True)[: int(wrong.sum())]
-        results.append(
-            {
-                "labels": labels,
-                "seed": seed,
-                "method": method,
-                "average_precision": float(average_precision_score(wrong, values)),
-                "found": int(wrong[top].sum()),
-                "wrong": int(wrong.sum()),
-                "rows": len(wrong),
-                "trainings": 1.0 if method == "astkit" else FOLDS - 1.0,
-            }
-        )
-    return results
+def result(labels: str, seed: int, method: str) -> dict[str, Any]:
+    """Average precision of a method, and wrong labels among as many suspects."""
+    made = made_of(labels, seed)
+    if method == CLEANLAB:
+        suspicion = by_cleanlab(made.train, seed)
+    else:
+        seeds = range(seed, seed + 100 * TRAININGS[method], 100)
+        suspicion = sum((by_loss(made.train, each).loss for each in seeds), torch.zeros(()))
+    top = suspicion.argsort(descending=True)[: int(made.wrong.sum())]
+    return {
+        "labels": labels,
+        "seed": seed,
+        "method": method,
+        "average_precision": float(average_precision_score(made.wrong, suspicion)),
+        "found": int(made.wrong[top].sum()),
+        "wrong": int(made.wrong.sum()),
+        "rows": len(made.wrong),
+        "commit": stamp()["commit"],
+    }
 
 
 def table(rows: list[dict[str, Any]]) -> pd.DataFrame:
@@ -127,38 +133,45 @@ def table(rows: list[dict[str, Any]]) -> pd.DataFrame:
                 for row in rows
                 if (row["labels"], row["method"]) == (labels, method)
             }
-            for method in ("astkit", "cleanlab")
+            for method in TRAININGS
         }
-        gap = paired_difference(values["astkit"], values["cleanlab"])
         for method, arm in values.items():
             some = [row for row in rows if (row["labels"], row["method"]) == (labels, method)]
             found, wrong = (sum(row[key] for row in some) for key in ("found", "wrong"))
+            gap = paired_difference(arm, values[CLEANLAB])
             shown[f"{labels}, {method}"] = {
                 "n": str(len(some)),
                 "average precision": _amount(mean_interval(arm.values()), ".3f"),
                 "wrong labels found": f"{found:,} of {wrong:,}",
-                "trainings": f"{some[0]['trainings']:g}",
-                "astkit minus cleanlab": _amount(gap, "+.3f") if method == "astkit" else "",
+                "trainings": str(TRAININGS[method]),
+                "minus cleanlab": "" if method == CLEANLAB else _amount(gap, "+.3f"),
             }
     return pd.DataFrame(shown).T.rename_axis("wrong labels")
 
 
+def draw(seed: int = 0) -> None:
+    """The most suspected digits, for README."""
+    samples = by_loss(made_of(DRAWN[-1], seed).train, seed)
+    line = {"most suspected": samples.suspects(SHOWN).rows}
+    picture = samples.images(line, _words(samples), "label given → class predicted")
+    write_atomic(PICTURE, picture.png())
+
+
 def main() -> None:
     torch.set_num_threads(1)
-    rows, environment = list[Any](), stamp()
+    rows: dict[str, Any] = read_json(CACHE)
     for labels in (*DRAWN, PEOPLE):
         for seed in SEEDS:
-            made = made_of(labels, seed)
-            samples = by_loss(made.train, seed)
-            found = {"astkit": samples.loss, "cleanlab": by_cleanlab(made.train, seed)}
-            rows += rows_of(made, labels, seed, found)
-            print(json.dumps(rows[-2:]), flush=True)
-            if (labels, seed) == (DRAWN[-1], 0):
-                line = {"most suspected": samples.suspects(SHOWN).rows}
-                picture = samples.images(line, _words(samples), "label given → class predicted")
-                write_atomic(PICTURE, picture.png())
-    write_json(RESULTS, {"stamp": environment, "cleanlab": version("cleanlab"), "rows": rows})
-    print(table(rows).to_string())
+            for method in TRAININGS:
+                name = f"{labels} | {seed} | {method}"
+                if name not in rows:
+                    rows[name] = result(labels, seed, method)
+                    write_json(CACHE, rows)
+                    print(json.dumps(rows[name]), flush=True)
+    content = {"stamp": stamp(), "cleanlab": version("cleanlab"), "rows": list(rows.values())}
+    draw()
+    write_json(RESULTS, content)
+    print(table(content["rows"]).to_string())
 
 
 def _amount(found: Interval, digits: str) -> str:
