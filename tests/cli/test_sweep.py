@@ -1,7 +1,5 @@
 """`astkit sweep`: what it counts, and its exit codes."""
 
-from __future__ import annotations
-
 import pytest
 
 from astkit.cli import main
