@@ -19,10 +19,9 @@ demo: $(READY) ## run notebook 01 in a folder of out/
 test: lint ## lint, then the tests
 	@$(TOGETHER) && $(ALONE)
 
-test-full: lint .venv/.integrations ## lint, then all tests, which takes long; a summary goes to tests/benchmarks
+test-full: lint .venv/.integrations ## lint, then all tests, which takes long; reports go to out/
 	@export ASTKIT_FULL=1; failed=0; \
-	$(TOGETHER) --junitxml=out/full-1.xml || failed=1; $(ALONE) --junitxml=out/full-2.xml || failed=1; \
-	$(BIN)/python -m tests.benchmarks.full_run out/full-1.xml out/full-2.xml; exit $$failed
+	$(TOGETHER) --junitxml=out/full-1.xml || failed=1; $(ALONE) --junitxml=out/full-2.xml || failed=1; exit $$failed
 
 docs: $(READY) ## build the site, which works offline, in out/site/html
 	@$(BIN)/sphinx-build -M html . out/site -c docs -q -W --keep-going

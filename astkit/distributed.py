@@ -7,7 +7,6 @@ their arguments and communicate nothing. Every process must call them equally of
 
 from __future__ import annotations
 
-import hashlib
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -91,11 +90,10 @@ def agree(*texts: str) -> None:
     """Raise ``ValueError`` in all processes if one has other ``texts`` than process 0."""
     if world() == 1:
         return
-    digests = [hashlib.sha256(text.encode()).digest()[:7] for text in texts]
-    rows = gather(torch.tensor([int.from_bytes(digest) for digest in digests]))
-    first = rows[0][0]
-    for number, (other,) in enumerate(rows):
-        if not torch.equal(first, other):
+    found: list[Any] = [None] * world()
+    dist.all_gather_object(found, texts)
+    for number, other in enumerate(found):
+        if other != found[0]:
             raise ValueError(
                 f"process {number} has other settings than process 0, or resumes another"
                 " checkpoint: pass the same in all processes, and one shared folder"

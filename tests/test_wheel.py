@@ -67,7 +67,7 @@ def test_the_core_needs_four_packages(installed: Path, tmp_path: Path) -> None:
 
 
 def test_a_command_that_needs_more_says_what(installed: Path, tmp_path: Path) -> None:
-    command = [installed / "astkit", "export", "--competition", "x", "-o", "out"]
+    command = [installed / "astkit", "export", "-o", "out"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 2
     assert "install it, or the extra 'notebooks' of astkit" in done.stderr
@@ -87,5 +87,5 @@ def test_notebooks_and_compare_run_from_the_wheel(
     assert "complete" in said
     options = ("--dataset", "digits", "--epochs", "1", "--seeds", "2", "--policies", "infobatch")
     assert "infobatch" in run(installed / "astkit", "compare", *options, folder=tmp_path)
-    run(installed / "astkit", "export", "--competition", "x", "-o", "out", folder=tmp_path)
+    run(installed / "astkit", "export", "-o", "out", folder=tmp_path)
     assert "astkit" in (tmp_path / "out" / "competition.ipynb").read_text()

@@ -34,14 +34,13 @@ def add_commands(commands: Any) -> None:
     task.add_argument("--images", type=Path, metavar="FOLDER", help=images)
     task.add_argument("--csv", type=Path, metavar="FILE", help="a table; needs --target")
     task.add_argument("--text", type=Path, metavar="FILE", help="predict the next character")
-    script = "defines make_model, train, validation, test"
-    task.add_argument("--script", type=Path, metavar="FILE", help=script)
     target = "column of the table: decimals for a regression, else classes"
     command.add_argument("--target", help=target)
     command.add_argument("--size", type=int, default=32, help="pixels a side of --images (32)")
     command.add_argument(
         "--policies",
         nargs="+",
+        default=POLICIES,
         metavar="NAME[:ARGUMENT=VALUE,...]",
         help=f"of {', '.join(sorted(REGISTRIES['policy']))}; default: {' '.join(POLICIES)}",
     )
@@ -58,8 +57,7 @@ def run(options: argparse.Namespace) -> None:
     from astkit.trainers import Budget
 
     task = _task(options)
-    if options.policies or "policies" not in task:  # a script may name its own
-        task["policies"] = [_policy(text) for text in options.policies or POLICIES]
+    task["policies"] = [_policy(text) for text in options.policies]
     if options.epochs is not None:
         task["budget"] = Budget(epochs=options.epochs)
     # with --json, standard output is one document; what is said meanwhile goes to standard error
@@ -84,8 +82,6 @@ def _task(options: argparse.Namespace) -> dict[str, Any]:
         return files.table(options.csv, options.target)
     if options.images is not None:
         return files.folder(options.images, options.size)
-    if options.script is not None:
-        return files.script(options.script)
     if options.text is not None:
         return task("language", path=options.text)
     return task(options.dataset)

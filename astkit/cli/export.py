@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,17 +12,14 @@ from astkit.cli.runs import add_parameters
 from astkit.files import shipped
 
 EXPORT = """\
-Writes a notebook that needs neither an installation nor the internet, and the
-kernel-metadata.json that `kaggle kernels push` requires. Files that parameters
-name are taken along. Without a notebook, --competition writes a template from
-train.csv to submission.csv.
+Writes a notebook that needs neither an installation nor the internet, to be
+uploaded to Kaggle. Files that parameters name are taken along. Without a
+notebook, it is a template for a competition, from train.csv to submission.csv.
 
 examples:
-  astkit export notebooks/01_baseline_vs_gated.ipynb -o out/kaggle --user me \\
-      --gpu --dataset someone/cifar-10 -p dataset=cifar10 -p time_budget_h=8.5
-  astkit export --competition titanic -o out/titanic --user me \\
-      -p target=Survived -p row_id=PassengerId
-  kaggle kernels push -p out/titanic
+  astkit export notebooks/01_baseline_vs_gated.ipynb -o out/kaggle \\
+      -p dataset=cifar10 -p preset=full
+  astkit export -o out/titanic -p target=Survived -p row_id=PassengerId
 """
 
 
@@ -35,15 +31,8 @@ def add_commands(commands: Any) -> None:
     command = add_command(commands, "export", export, text, EXPORT)
     command.add_argument("notebook", type=Path, nargs="?", metavar="NOTEBOOK", help=".ipynb file")
     add_parameters(command, "name=value", "a parameter; may be repeated")
-    folder = "folder of the files"
+    folder = "folder of the file"
     command.add_argument("-o", "--out", type=Path, required=True, metavar="DIR", help=folder)
-    command.add_argument("--user", help="Kaggle user name (default: KAGGLE_USERNAME)")
-    command.add_argument("--competition", default="", metavar="NAME", help="attach its data")
-    attach = "attach a dataset; may be repeated"
-    command.add_argument(
-        "--dataset", action="append", default=[], metavar="OWNER/SLUG", help=attach
-    )
-    command.add_argument("--gpu", action="store_true", help="run on a T4")
 
 
 def notebooks(options: argparse.Namespace) -> None:
@@ -56,23 +45,10 @@ def notebooks(options: argparse.Namespace) -> None:
 
 
 def export(options: argparse.Namespace) -> None:
-    """Write the file and its metadata, and print what to do with them."""
+    """Write the file, and print its size."""
     from astkit.runs import export as kaggle
+    from astkit.runs import notebook
 
-    if options.notebook is None and not options.competition:
-        raise ValueError("there is nothing to export: name a notebook, or pass --competition NAME")
-    plan = kaggle.read(options.notebook or kaggle.COMPETITION)
-    user = options.user or os.environ.get("KAGGLE_USERNAME") or kaggle.NOBODY
-    path = kaggle.write(
-        plan,
-        plan.changed(options.parameters),
-        options.out,
-        user=user,
-        datasets=options.dataset,
-        competition=options.competition,
-        gpu=options.gpu,
-    )
+    plan = notebook.read(options.notebook or kaggle.COMPETITION)
+    path = kaggle.write(plan, plan.changed(options.parameters), options.out)
     say(f"{path}: {path.stat().st_size / 1e3:.0f} kB")
-    if user == kaggle.NOBODY:
-        say(f"replace {kaggle.NOBODY} in kernel-metadata.json by your Kaggle name, or pass --user")
-    say(f"kaggle kernels push -p {options.out}")

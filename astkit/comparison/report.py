@@ -29,7 +29,6 @@ from astkit.comparison.statistics import (
     Seeds,
     by_arm,
     cost_ratio,
-    differences,
     finite,
     gaps,
     known,
@@ -70,11 +69,6 @@ _PAGE = """<!doctype html>
 {body}
 </div></body></html>
 """
-_SECOND = (
-    "Share of the samples that were trained on; FLOPs and time until the validation value stays at"
-    " least as good as the final one of dense training, as a share of its whole run; recall of the"
-    " worst class, minus dense training."
-)
 _NONE = "–"
 
 
@@ -242,9 +236,6 @@ class Comparison:
         parts = [f"<h2>{TITLE}</h2>", before, f"<ul>{said}</ul>"]
         table = results(self.entries, self.verdicts, self.metric)
         parts += [f"<p>{escape(legend(self.verdicts))}</p>", table.to_html(index=False)]
-        if self.verdicts:
-            table = further(self.entries, self.verdicts)
-            parts += [f"<p>{escape(_SECOND)}</p>", table.to_html(index=False)]
         for alt, figure in pictures(self.entries, self.verdicts, self.test_rows).items():
             parts.append(f"<p>{image_tag(escape(alt), figure)}</p>")
         parts += [f"<p>{escape(note)}</p>" for note in self.notes]
@@ -317,9 +308,10 @@ def means(entries: Sequence[Entry]) -> dict[str, dict[str, float]]:
 
 
 def results(entries: Sequence[Entry], verdicts: Sequence[Verdict], metric: str) -> pd.DataFrame:
-    """One row per method, controls included, as text: means over seeds, and intervals to dense.
+    """One row per method, controls included, as text: means over seeds, and intervals.
 
-    Seeds without a finite value are left out; the number of seeds is then "4 of 5".
+    Seeds without a finite value are left out; the number of seeds is then "4 of 5". "trained on" is
+    the share of the samples.
     """
     import pandas as pd
 
@@ -333,6 +325,8 @@ def results(entries: Sequence[Entry], verdicts: Sequence[Verdict], metric: str) 
             "seeds": f"{some}{average['seeds']}",
             metric: _text(average["value"], ".2%" if unit(metric)[0] > 1 else ".4g"),
             "minus dense": amount(verdict.difference, metric) if verdict else _NONE,
+            "minus random": amount(verdict.to_random, metric) if verdict else _NONE,
+            "trained on": _text(average["rate"], ".2f"),
         }
         for key, cost in COSTS.items():
             row[f"{cost} / dense"] = cost_ratio(arm, arms.get(DENSE, {}), key).text(".2f")
@@ -340,41 +334,6 @@ def results(entries: Sequence[Entry], verdicts: Sequence[Verdict], metric: str) 
             row["of the possible gain"] = verdict.of_possible.text(".2f") if verdict else _NONE
         rows.append(row)
     return pd.DataFrame(rows)
-
-
-def further(entries: Sequence[Entry], verdicts: Sequence[Verdict]) -> pd.DataFrame:
-    """One row per policy, as text: see the sentence above the table."""
-    import pandas as pd
-
-    arms, average, rows = by_arm(entries), means(entries), []
-    for each in verdicts:
-        beside = _beside(arms[each.policy], arms[DENSE], each.higher)
-        rate = average[each.policy]["rate"]
-        row = {"policy": each.policy, "trained on": _text(rate, ".2f")}
-        for key, cost in COSTS.items():
-            reached: Interval = beside[f"reach_{key}"]
-            some = f"{beside['reached']} of {each.n} seeds"
-            row[f"{cost} needed"] = reached.text(".2f") if reached.n else some
-        gaps_to = {
-            "minus random": (each.to_random, each.metric),
-            "worst class": (beside["worst_class_gap"], "accuracy"),
-        }
-        for name, (gap, of) in gaps_to.items():
-            row[name] = amount(gap, of) + f", n = {gap.n}" * (0 < gap.n < each.n)
-        rows.append(row)
-    return pd.DataFrame(rows)
-
-
-def _beside(arm: Arm, dense: Arm, higher: bool) -> dict[str, Any]:
-    """Intervals that decide no outcome, by name; of n = 0 if unknown, or not reached by a seed."""
-    costs = {key: reach(arm, dense, key, higher) for key in COSTS}
-    beside: dict[str, Any] = {
-        "reached": max(len(known(values)) for values in costs.values()),
-        "worst_class_gap": mean_interval(differences(arm, dense, "worst_class")),
-    }
-    for key, values in costs.items():  # the mean over those seeds that reach it would be too low
-        beside[f"reach_{key}"] = ratio_interval([] if None in values else known(values))
-    return beside
 
 
 def reach(arm: Arm, dense: Arm, key: str, higher: bool) -> list[float | None]:
@@ -447,9 +406,11 @@ def pictures(
     if curves and any(all(row[key] is not None for row in curves) for key in COSTS):
         marks = []
         for each in verdicts:
-            beside = _beside(arms[each.policy], dense, each.higher)
-            reached = {key: beside[f"reach_{key}"].mean for key in COSTS}
-            marks.append({"arm": each.policy, **reached})
+            mark: dict[str, Any] = {"arm": each.policy}
+            for key in COSTS:  # the mean over those seeds that reach it would be too low
+                values = reach(arms[each.policy], dense, key, each.higher)
+                mark[key] = ratio_interval([] if None in values else known(values)).mean
+            marks.append(mark)
         held_out = next(iter(dense.values())).get("validation_rows")
         figures["validation value by cost"] = comparison_plots.cost_to_reach(
             curves, marks, metric, held_out

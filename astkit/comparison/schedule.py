@@ -33,7 +33,6 @@ from astkit.trainers.fingerprint import (
 from astkit.trainers.progress import duration
 
 PLACE = ("source", "torch", "cpu", "devices")  # of a stamp: what seconds depend on
-SHARED = 0.01  # share of the smaller split above which shared rows are warned of
 
 
 @dataclass
@@ -306,17 +305,14 @@ class Schedule:
                     " labels, one class per row"
                 )
         shared = shared_rows(self.task.train, self.task.validation, self.task.test)
-        if not shared:
-            return
-        counts = [f"{part.rows:,} of {a} in {b}" for (a, b), part in shared.items()]
-        sentence = f"rows with equal inputs: {', '.join(counts)}"
-        if any(part.share > SHARED for part in shared.values()):
-            sentence += (
-                "; remove them from the training data, since a model that has seen a row says"
-                " nothing about new ones"
+        if shared:
+            counts = [f"{count:,} of {a} in {b}" for (a, b), count in shared.items()]
+            sentence = (
+                f"rows with equal inputs: {', '.join(counts)}; remove them from the training data,"
+                " since a model that has seen a row says nothing about new ones"
             )
-        self.notes.insert(0, sentence)
-        print(sentence)
+            self.notes.insert(0, sentence)
+            print(sentence)
 
     def _say(self, sentence: str) -> None:
         print(sentence)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from hashlib import blake2b
 from itertools import combinations
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -75,19 +75,8 @@ def distinct_rows(data: Any) -> int | None:
     return len({hash(row.tobytes()) for row in content})
 
 
-class SharedRows(NamedTuple):
-    """Rows of two parts of the data with equal inputs.
-
-    ``rows``: how many of the first part that the second one contains; ``share``: such rows of the
-    smaller part, divided by its size.
-    """
-
-    rows: int
-    share: float
-
-
-def shared_rows(train: Any, validation: Any, test: Any) -> dict[tuple[str, str], SharedRows]:
-    """Rows that two of the three parts share, by the names of the parts; only pairs that share any.
+def shared_rows(train: Any, validation: Any, test: Any) -> dict[tuple[str, str], int]:
+    """How many rows of one part another one contains, by the names of both; only if there are any.
 
     Every row is read once, and compared by a 64-bit hash of its inputs; none of a part whose rows
     are not known. A part may be ``None``.
@@ -95,12 +84,10 @@ def shared_rows(train: Any, validation: Any, test: Any) -> dict[tuple[str, str],
     parts = {"train": train, "validation": validation, "test": test}
     hashed = {name: _hashed(data) for name, data in parts.items()}
     pairs = {}
-    for first, second in combinations(hashed, 2):
-        one, other = hashed[first], hashed[second]
-        in_one = np.isin(one, other)
-        if in_one.any():
-            smaller = in_one if len(one) < len(other) else np.isin(other, one)
-            pairs[first, second] = SharedRows(int(in_one.sum()), float(smaller.mean()))
+    for one, other in combinations(hashed, 2):
+        count = int(np.isin(hashed[one], hashed[other]).sum())
+        if count:
+            pairs[one, other] = count
     return pairs
 
 

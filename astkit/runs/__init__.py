@@ -6,12 +6,3 @@ record.py      the run folder and its files
 tables.py      means over seeds with intervals, from run folders
 export.py      a notebook and the package as one file, for Kaggle
 """
-
-from importlib import import_module
-from typing import Any
-
-
-def __getattr__(name: str) -> Any:
-    if name != "record":
-        raise AttributeError(f"module 'astkit.runs' has no attribute {name!r}")
-    return import_module("astkit.runs.record")  # lazily, since it imports torch

@@ -11,34 +11,31 @@ import hashlib
 import inspect
 import io
 import os
-import re
 import tarfile
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from astkit.files import write_atomic, write_json
+from astkit.files import write_atomic
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode
 
     from astkit.runs.notebook import Notebook
 
-NOBODY = "YOUR-KAGGLE-NAME"
 COMPETITION = Path(__file__).with_name("competition.ipynb")
 """Template of a competition: train.csv to submission.csv."""
 LOWEST_TORCH = (2, 9)  # as in pyproject.toml
 LARGEST = 1e6  # bytes of a file that a parameter names
 
 _PACKAGE = Path(__file__).parents[1]
-_BUDGET = "time_budget_h = 0.0  # hours after which training is saved and ended; 0 sets no limit"
 _FOLDED = {"jupyter": {"source_hidden": True}, "_kg_hide-input": True}  # JupyterLab and Kaggle
 _CHARACTERS = 1000  # of a line of the archive
 _SETTINGS = """## Settings
 
 Kaggle passes no parameters: change values in the next cell. The folded cell below it holds astkit,
-so that neither an installation nor the internet is required."""
+so that neither an installation nor the internet is required. `%env ASTKIT_TIME_BUDGET_H=8.5` in a
+cell before saves and ends training after 8.5 hours, before the session ends."""
 _CELL = """\
 # {package}, as a compressed archive, which is all that the cells need.
 # The archive is compared with its SHA-256 before anything in it is imported.
@@ -50,64 +47,16 @@ unpack(
 )
 from astkit.runs import export
 
-export.begin(time_budget_h)"""
-
-
-def read(path: str | os.PathLike[str]) -> Notebook:
-    """The notebook at ``path`` with the parameter ``time_budget_h``; see `notebook.read`."""
-    from astkit.runs import notebook
-
-    original = notebook.read(path)
-    return replace(original, defaults={"time_budget_h": 0.0, **original.defaults})
+export.begin()"""
 
 
 def write(
-    notebook: Notebook,
-    parameters: Mapping[str, Any],
-    folder: str | os.PathLike[str],
-    *,
-    user: str = NOBODY,
-    datasets: Sequence[str] = (),
-    competition: str = "",
-    gpu: bool = False,
+    notebook: Notebook, parameters: Mapping[str, Any], folder: str | os.PathLike[str]
 ) -> Path:
-    """Write the notebook and its kernel-metadata.json into ``folder``; returns the notebook's path.
-
-    Args:
-        notebook: from `read`.
-        parameters: see `build`, as for the errors raised.
-        folder: created if missing.
-        user: Kaggle user name.
-        datasets: ``owner/slug`` of each dataset to attach.
-        competition: its name in the competition's address; attaches its data.
-        gpu: use a T4 (Kaggle's torch has no kernels for the P100).
-    """
+    """Write the notebook that `build` returns into ``folder``, which is created if missing."""
     import nbformat
 
     text = nbformat.writes(build(notebook, parameters)) + "\n"
-    words = re.findall(r"[^\W_]+", f"astkit {competition or notebook.path.stem}")
-    title = " ".join(words)[:50].strip()  # Kaggle's limit
-    # all fields that Kaggle's client reads: it sends a missing `enable_internet` as true, see
-    # docs/kernels_metadata.md of Kaggle/kaggle-cli
-    described = {
-        "id": f"{user}/{title.lower().replace(' ', '-')}",
-        "title": title,
-        "code_file": notebook.path.name,
-        "language": "python",
-        "kernel_type": "notebook",
-        "is_private": True,
-        "enable_gpu": gpu,
-        "enable_tpu": False,
-        "enable_internet": False,
-        "machine_shape": "NvidiaTeslaT4" if gpu else "",
-        "docker_image_pinning_type": "original",  # the image of the first run, for reproducibility
-        "keywords": [],
-        "dataset_sources": list(datasets),
-        "competition_sources": [competition] if competition else [],
-        "kernel_sources": [],
-        "model_sources": [],
-    }
-    write_json(Path(folder) / "kernel-metadata.json", described)
     return write_atomic(Path(folder) / notebook.path.name, text)
 
 
@@ -131,9 +80,6 @@ def build(notebook: Notebook, parameters: Mapping[str, Any]) -> NotebookNode:
     if tagged and tagged[0] != place:
         raise ValueError(f"{notebook.path}: the parameters cell must be the first code cell")
     source = cells[place].source if tagged else ""
-    if not re.search(r"(?m)^time_budget_h\b", source):
-        source = f"{source}\n{_BUDGET}".lstrip()
-
     named = _named_files(notebook, {**notebook.defaults, **values})
     text = archive({f"files/{name}/{path.name}": path for name, path in named.items()})
     digest = hashlib.sha256(text.encode()).hexdigest()
@@ -198,13 +144,8 @@ def unpack(digest: str, *lines: str) -> None:
         raise RuntimeError("another astkit was imported before: restart, and run from the top")
 
 
-def begin(time_budget_h: float = 0.0) -> None:
-    """Check the version of torch, set the time budget, and print both.
-
-    ``time_budget_h``: hours after which a run is saved and ended, for ``ASTKIT_TIME_BUDGET_H``; 0
-    leaves the variable unset. Raises ``RuntimeError`` for a torch that is too old, and
-    ``ValueError`` for a negative budget.
-    """
+def begin() -> None:
+    """Print torch's version and the device; raises ``RuntimeError`` for a torch that is too old."""
     import torch
 
     version = torch.__version__.split("+")[0].split(".")
@@ -213,11 +154,6 @@ def begin(time_budget_h: float = 0.0) -> None:
             f"torch is {torch.__version__}, and astkit needs {'.'.join(map(str, LOWEST_TORCH))} or"
             " newer: choose the latest environment in the notebook's settings"
         )
-    if time_budget_h < 0:
-        raise ValueError(f"time_budget_h is {time_budget_h}: pass hours, or 0 for no limit")
-    if time_budget_h:
-        os.environ["ASTKIT_TIME_BUDGET_H"] = str(time_budget_h)
-        print(f"time budget: {time_budget_h} h, then runs are saved and ended")
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "no CUDA device"
     print(f"torch {torch.__version__}; {device}")
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,6 +25,7 @@ def run(
     values: Mapping[str, Any],
     root: str | os.PathLike[str] = "runs",
     *,
+    again: bool = False,
     announce: Callable[[str], object] = print,
 ) -> list[Outcome]:
     """Run a notebook with every combination of ``values``; a failed run does not affect the others.
@@ -34,7 +34,9 @@ def run(
         path: the notebook.
         values: per parameter, a list (tuple, range, array) of values, or one value for all runs.
         root: parent folder of the run folders.
-        announce: called with a message after each run.
+        again: delete earlier runs, and start anew.
+        announce: called with a message after each run. What the notebook prints is shown if there
+            is a single one.
 
     Returns one outcome per combination, the last name varying fastest. Before anything runs, raises
     ``ValueError`` for unknown parameters and invalid numbers, ``FileNotFoundError`` without the
@@ -45,7 +47,7 @@ def run(
     outcomes: list[Outcome] = []
     for parameters in rows:
         try:
-            outcome = notebook.run(plan, parameters, Path(root))
+            outcome = notebook.run(plan, parameters, root, again=again, show=len(rows) == 1)
         except Exception as error:  # a damaged folder or a full disk affects only this run
             outcome = Outcome(parameters, "failed", error=f"{type(error).__name__}: {error}")
         outcomes.append(outcome)
@@ -53,6 +55,8 @@ def run(
         parts += [f"{name}={outcome.parameters[name]}" for name in varying(rows)]
         if outcome.executed and outcome.seconds is not None:
             parts.append(f"{outcome.seconds:.1f} s")
+        elif outcome.status == "complete":
+            parts.append("before, so not run again")
         announce("  ".join([*parts, outcome.error]).rstrip())
     return outcomes
 

@@ -51,7 +51,7 @@ def collect(root: str | Path) -> Runs:
             line |= {"status": "damaged", "why": str(error)}
         lines.append(line)
     if not lines:
-        raise FileNotFoundError(f"{root} contains no runs: create some with astkit sweep")
+        raise FileNotFoundError(f"{root} contains no runs: create some with astkit run")
     every = pd.DataFrame([line for line, _ in complete], dtype=object).fillna(NONE)
     names = [name for name in every if name not in ("run", "status", "why", *SEEDS)]
     varied = [str(name) for name in names if every[name].nunique() > 1]

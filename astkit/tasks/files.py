@@ -1,9 +1,7 @@
-"""Tasks of a comparison from files: image folders, tables, scripts."""
+"""Tasks of a comparison from files: image folders and tables."""
 
 from __future__ import annotations
 
-import runpy
-import sys
 from functools import partial
 from pathlib import Path
 
@@ -77,19 +75,3 @@ def table(path: str | Path, target: str) -> Arguments:
     data, model = Labelled(standardised(inputs, rows[0]), y), partial(mlp, inputs.shape[1], outputs)
     parts: Arguments = {part: data.take(i) for part, i in zip(PARTS, rows, strict=True)}
     return {**parts, **others, "make_model": model}
-
-
-def script(path: str | Path) -> Arguments:
-    """The variables of a Python file: ``make_model``, ``train``, ``validation``, ``test``.
-
-    Further arguments of `astkit.compare` are optional. The file is executed as by ``python``, with
-    its folder on ``sys.path``, where it remains. Raises ``ValueError`` for a missing variable.
-    """
-    needed = ("make_model", *PARTS)
-    more = ["batch_size", "budget", "config", "criterion", "make_optimizer", "metrics", "policies"]
-    sys.path.insert(0, str(Path(path).resolve().parent))
-    found = runpy.run_path(str(path))
-    for name in needed:
-        if name not in found:
-            raise ValueError(f"{path} does not define {name}: define it at the top level")
-    return {name: found[name] for name in (*needed, *more) if name in found}

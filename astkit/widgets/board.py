@@ -50,7 +50,7 @@ class LiveBoard:
     tenth of the time; the last frame is always drawn. If drawing fails, training continues without.
 
     Args:
-        live: ``False`` disables the board; ``ASTKIT_LIVE=0`` disables all boards.
+        live: ``False`` disables the board.
 
     Attributes:
         series: logged values as pairs of step and value, by name; of long runs every second one is

@@ -111,7 +111,7 @@ class Dashboard:
 
     Args:
         live: ``False`` shows neither board nor controls, ``True`` shows controls even if no
-            front end was detected; ``ASTKIT_LIVE`` (0 or 1) overrides it.
+            front end was detected.
         pace: maximum batches per second while controls are shown; ``None`` for no limit.
     """
 

@@ -134,7 +134,7 @@ def page(entries: dict[str, Entry]) -> str:
     for task, runs in tasks(found).items():
         verdicts, metric = verdict.judge(runs), heading_metric(task)
         shown = comparison_page.results(runs, verdicts, metric).set_index("policy")
-        shown = shown.drop(columns="time / dense")
+        shown = shown.drop(columns=["minus random", "trained on", "time / dense"])
         if any(any(run["wrong_share"]) for run in runs):
             shown = shown.join(wrong_shares(runs))
         said = "".join(f"- {each.sentence}.\n" for each in verdicts)

@@ -23,7 +23,7 @@ from PIL import Image
 from astkit import files
 from astkit.comparison.statistics import by_arm, differences, mean_interval
 from astkit.comparison.verdict import amount
-from astkit.runs import export
+from astkit.runs import export, notebook
 from astkit.stamp import describe
 from astkit.trainers.evaluation import wilson_interval
 from tests.benchmarks import distributed as bytes_added
@@ -168,7 +168,7 @@ def exports() -> str:
     )
     rows = {}
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
-        plan = export.read(path)
+        plan = notebook.read(path)
         text = nbformat.writes(export.build(plan, {}))
         size, before = len(text) / 1e3, int(dict(written).get(path.name[:2], -100))
         files = re.findall(r"astkit-\w{8}/files/\w+/([\w.]+)", text)
@@ -176,7 +176,7 @@ def exports() -> str:
             "cells": len(json.loads(text)["cells"]),
             "kB": before if abs(size - before) <= 10 else 10 * round(size / 10),
             "takes along": ", ".join(files) or "–",
-            "`--dataset`": "CIFAR-10" if "dataset" in plan.defaults else "–",
+            "data": "CIFAR-10" if "dataset" in plan.defaults else "–",
         }
     return markdown(pd.DataFrame(rows).T.rename_axis("notebook"))
 

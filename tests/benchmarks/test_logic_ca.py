@@ -75,13 +75,13 @@ def test_a_larger_board_ends_as_the_one_of_the_training_does() -> None:
 
 
 def test_the_arms_of_the_gate_spend_what_they_may() -> None:
-    arms = {row["arm"]: row for row in script.gated(1, 0.25, 50)}
+    arms = {row["arm"]: row for row in script.gated(1, 0.25, 12)}
     dense, gate, equal, random = arms.values()
-    assert dense["samples_trained"] == gate["samples_scored"] == 1000
-    assert gate["samples_trained"] < 500
-    assert gate["flops"] <= equal["flops"] <= gate["flops"] + dense["flops"] / 50
-    assert random["samples_trained"] == 240
-    assert random["samples_unloaded"] == 2 * 384
+    assert dense["samples_trained"] == gate["samples_scored"] == 240
+    assert gate["samples_trained"] < 120
+    assert gate["flops"] <= equal["flops"] <= gate["flops"] + dense["flops"] / 12
+    assert random["samples_trained"] == 60
+    assert random["samples_unloaded"] == 384
 
 
 def test_life_and_a_checkerboard_were_learned_without_error() -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
 from tests.benchmarks import mutants
 
 SOURCE = '''\
@@ -43,10 +41,6 @@ def test_a_mutant_changes_one_statement_of_a_function_and_moves_no_line() -> Non
         compile(text, "x.py", "exec")
         assert text != SOURCE
         assert len(text.splitlines()) == len(SOURCE.splitlines())
-
-
-def test_a_share_comes_with_wilsons_interval() -> None:
-    assert mutants.share(54, 60) == pytest.approx([0.9, 0.7985, 0.9534], abs=1e-4)
 
 
 def test_the_committed_share_is_that_of_its_mutants() -> None:

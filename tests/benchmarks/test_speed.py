@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 from astkit.comparison.statistics import by_arm
 from astkit.names import REGISTRIES
@@ -98,15 +97,6 @@ def test_every_registered_score_is_measured(tmp_path: Path) -> None:
         # a sum weighs two features of a row: 4 FLOPs
         assert row["extra_flops"] == pytest.approx(0, abs=4)
         assert row["uncounted"] == []
-
-
-def test_rows_are_counted_by_whether_gradients_are_recorded() -> None:
-    model = nn.Linear(2, 1)
-    rows = origin.Rows(model)
-    model(torch.ones(3, 2))
-    with torch.no_grad():
-        model(torch.ones(5, 2))
-    assert (rows.trained, rows.scored) == (3, 5)
 
 
 def test_the_kit_trains_on_the_rows_that_it_selects(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""`astkit compare`: from a named data set, files and a script to a verdict, and how it refuses."""
+"""`astkit compare`: from a named data set and files to a verdict, and how it refuses."""
 
 import json
 import sys
@@ -13,29 +13,14 @@ from astkit.comparison import compare as comparison
 from astkit.tasks import files
 from tests.cli.refusals import refused
 
-SCRIPT = """
-import torch
-from torch import nn
-from torch.utils.data import TensorDataset
-
-x = torch.randn(60, 3, generator=torch.Generator().manual_seed(0))
-train, validation, test = (TensorDataset(x[i::3], x[i::3].sum(1)) for i in range(3))
-policies = ["cached_loss"]
-
-def make_model():
-    return nn.Linear(3, 1)
-
-def criterion(outputs, targets):
-    return (outputs.squeeze(1) - targets).abs()
-"""
 PARTS = ("train", "validation", "test")
 
 
 def test_a_comparison_is_printed_as_text_or_as_json(tmp_path, capsys):
-    path = tmp_path / "task.py"
-    path.write_text(SCRIPT)
-    words = ["compare", "--script", str(path), "--epochs", "1", "--seeds", "1"]
-    words += ["-o", str(tmp_path / "out")]
+    path = tmp_path / "table.csv"
+    path.write_text("a,b\n" + "".join(f"{row % 7},{row % 3}.5\n" for row in range(60)))
+    words = ["compare", "--csv", str(path), "--target", "b", "--policies", "cached_loss"]
+    words += ["--epochs", "1", "--seeds", "1", "-o", str(tmp_path / "out")]
     assert main(words) == 0
     report = Comparison.load(tmp_path / "out")
     assert {"dense", "cached_loss"} <= {entry["policy"] for entry in report.entries}
@@ -113,19 +98,6 @@ def test_images_come_from_folders_with_or_without_their_own_parts(tmp_path, monk
         files.folder(tmp_path, size=8)
 
 
-def test_a_script_defines_its_task(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("sys.path", [*sys.path])
-    path = tmp_path / "task.py"
-    (tmp_path / "neighbour_of_task.py").write_text("loss = 'loss'")
-    lines = "batch_size = 16\nother = 1\nfrom neighbour_of_task import loss as criterion\n"
-    path.write_text(SCRIPT + lines)
-    task = files.script(path)
-    assert (task["batch_size"], task["criterion"]) == (16, "loss")
-    assert "other" not in task
-    path.write_text(SCRIPT.replace("validation, test =", "validation, tests ="))
-    assert "does not define test: define it" in refused(capsys, "compare", "--script", path)
-
-
 def test_mistakes_are_one_line(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("ASTKIT_DATA", raising=False)
@@ -144,7 +116,7 @@ def test_mistakes_are_one_line(capsys, tmp_path, monkeypatch):
         ([], "required: COMMAND"),
         (["train"], "invalid choice: 'train'"),
         (["compare", "--momentum", "0.9"], "unrecognized arguments"),
-        (["compare", "--csv", "a", "--script", "b"], "not allowed with argument"),
+        (["compare", "--csv", "a", "--text", "b"], "not allowed with argument"),
     ):
         with pytest.raises(SystemExit) as ended:
             main(arguments)

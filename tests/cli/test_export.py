@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import nbformat
@@ -29,34 +28,22 @@ def settings(notebook: Path) -> dict[str, object]:
     return space
 
 
-def test_options_go_into_the_notebook_and_its_metadata(small: Path, capsys, monkeypatch) -> None:
+def test_options_go_into_the_notebook(small: Path, capsys) -> None:
     out, defaults = small.parent / "out", {"rate": 0.1, "name": "", "live": True, "seeds": [0, 1]}
-    defaults |= {"out": "run", "time_budget_h": 0}
-    monkeypatch.delenv("KAGGLE_USERNAME", raising=False)
+    defaults |= {"out": "run"}
     assert main(["export", str(small), "-o", str(out)]) == 0
     assert settings(small) == defaults
-    said = capsys.readouterr().out
-    assert f"kaggle kernels push -p {out}" in said
-    assert "YOUR-KAGGLE-NAME" in said
-    monkeypatch.setenv("KAGGLE_USERNAME", "somebody")
-    parameters = ["rate=1e-3", "name=null", "live=false", "seeds=0", "time_budget_h=8.5"]
+    assert str(out / small.name) in capsys.readouterr().out
+    parameters = ["rate=1e-3", "name=null", "live=false", "seeds=0"]
     words = [word for option in parameters for word in ("-p", option)]
-    words += ["--dataset", "a/b", "--dataset", "c/d", "--gpu"]
     assert main(["export", str(small), "-o", str(out), *words]) == 0
-    changed = {"rate": 0.001, "name": "null", "live": False, "seeds": [0], "time_budget_h": 8.5}
+    changed = {"rate": 0.001, "name": "null", "live": False, "seeds": [0]}
     assert settings(small) == {**defaults, **changed}
-    values = json.loads((out / "kernel-metadata.json").read_text())
-    assert (values["id"], values["dataset_sources"]) == ("somebody/astkit-01-small", ["a/b", "c/d"])
-    assert values["enable_gpu"] is True
-    assert "YOUR-KAGGLE-NAME" not in capsys.readouterr().out
 
 
 def test_a_competition_needs_no_notebook(tmp_path: Path) -> None:
-    words = ["--competition", "titanic", "--user", "me", "-p", "target=Survived"]
-    assert main(["export", "-o", str(tmp_path), *words]) == 0
-    values = json.loads((tmp_path / "kernel-metadata.json").read_text())
-    assert (values["id"], values["competition_sources"]) == ("me/astkit-titanic", ["titanic"])
-    assert "target = 'Survived'" in (tmp_path / values["code_file"]).read_text()
+    assert main(["export", "-o", str(tmp_path), "-p", "target=Survived"]) == 0
+    assert "target = 'Survived'" in (tmp_path / "competition.ipynb").read_text()
 
 
 def test_wrong_options_are_refused_and_write_nothing(small: Path, capsys) -> None:
@@ -65,7 +52,6 @@ def test_wrong_options_are_refused_and_write_nothing(small: Path, capsys) -> Non
         ([small, "-p", "rat=1"], "01_small.ipynb has no parameter 'rat': choose from"),
         ([small, "-p", "rate"], "-p is 'rate': give name=value"),
         ([small.with_name("none.ipynb")], "there is no notebook"),
-        ([], "there is nothing to export: name a notebook, or pass --competition NAME"),
     ):
         assert refused(capsys, "export", *options, "-o", out).startswith(sentence)
     assert not out.exists()

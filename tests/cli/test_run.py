@@ -1,6 +1,7 @@
 """`astkit run`: what it prints, what it refuses, and its exit codes."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -28,14 +29,14 @@ def test_a_complete_run_is_run_again_on_demand_only(toy, root, process, capsys):
     assert run(toy, "-p", "rate=1", "-p", "names=z") == 0
     assert seen[0][0] == {"rate": 1.0, "names": ["z"]}
     first, second = capsys.readouterr().out.splitlines()
-    assert first.startswith("complete  in ")
+    assert first.startswith("1/1  complete  ")
     (folder,) = root.iterdir()
-    assert second == f"folder    {folder}"
+    assert second == f"1 complete in {folder}"
     sweeping.write(toy, "1")
     assert run(toy, "-p", "rate=1", "-p", "names=z") == 0
     said = capsys.readouterr().out
-    assert "complete  before, so not run again (--again does)" in said
-    assert "note      toy.ipynb has changed since" in said
+    assert "1/1  complete  before, so not run again" in said
+    assert "note: toy.ipynb has changed since" in said
     assert len(seen) == 1
     assert run(toy, "-p", "rate=1", "-p", "names=z", "--again") == 0
     assert len(seen) == 2
@@ -45,14 +46,24 @@ def test_other_ends_are_told(toy, root, process, capsys):
     process(error("no\nluck"), "left")
     assert run(toy) == 1
     first, second = capsys.readouterr().out.splitlines()
-    assert first == "failed    ValueError: no luck in cell [3]"
-    assert second.startswith("folder    ")
-    assert run(toy) == 0
-    assert "incomplete  in" in (said := capsys.readouterr().out)
-    assert "the time limit was reached" in said
+    assert re.fullmatch(r"1/1  failed  \d.\d s  ValueError: no luck in cell \[3\]", first)
     (folder,) = root.iterdir()
+    assert second == f"1 failed: see notebook.ipynb and error.json in {folder}"
+    assert run(toy) == 0
+    assert "1 incomplete" in (said := capsys.readouterr().out)
+    assert "note: the time limit was reached" in said
     with FileLock(folder / ".lock"):
-        assert "is locked by another process" in refused(capsys, "run", toy, "--runs", root)
+        assert run(toy) == 0
+    assert "1 busy: locked by another process" in capsys.readouterr().out
+
+
+def test_runs_of_several_values_are_counted_by_their_status(toy, root, process, capsys):
+    process("complete", error("no luck"), "complete")
+    assert run(toy, "-p", "seed=0,1,2") == 1
+    said = capsys.readouterr().out.splitlines()
+    assert said[1].startswith("2/3  failed  seed=1  ")
+    assert said[3] == f"2 complete in {root}"
+    assert said[4].startswith("1 failed: see notebook.ipynb and error.json in ")
 
 
 def test_bad_arguments_are_refused_before_anything_starts(toy, root, capsys):
@@ -80,7 +91,7 @@ import sys
 from astkit.cli import main
 
 sys.modules |= dict.fromkeys(["filelock", "nbformat", "pandas"])
-for words in ("run a", "sweep a", "export toy.ipynb -o out", "report", "compare"):
+for words in ("run a", "export toy.ipynb -o out", "report", "compare"):
     try:
         main(words.split())
     except SystemExit as ended:
@@ -91,7 +102,7 @@ for words in ("run a", "sweep a", "export toy.ipynb -o out", "report", "compare"
 def test_an_absent_package_is_named_by_every_command(tmp_path):
     command = [sys.executable, "-c", BARE]
     done = subprocess.run(command, cwd=tmp_path, env=PACKAGE, capture_output=True, text=True)
-    absent = ["nbformat", "nbformat", "nbformat", "pandas", "filelock"]
+    absent = ["nbformat", "nbformat", "pandas", "filelock"]
     said = "astkit: {} is not installed: install it, or the extra 'notebooks' of astkit (pip"
     lines = done.stderr.splitlines()
     assert [line.partition(" install -e")[0] for line in lines] == list(map(said.format, absent))

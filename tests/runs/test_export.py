@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -19,12 +18,11 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from astkit.runs import export
+from astkit.runs import export, notebook
 from tests.notebooks.conftest import FOLDER
 from tests.runs.sweeping import write as write_notebook
 
 ROOT = Path(export.__file__).parents[2]
-BUDGET = "ASTKIT_TIME_BUDGET_H"
 
 
 @pytest.fixture
@@ -44,7 +42,7 @@ def sources(book: NotebookNode) -> list[str]:
 
 
 def build(path: Path, **parameters: object) -> NotebookNode:
-    return export.build(export.read(path), parameters)
+    return export.build(notebook.read(path), parameters)
 
 
 def test_the_order_is_title_parameters_package_notebook(small: Path) -> None:
@@ -63,20 +61,19 @@ def test_the_order_is_title_parameters_package_notebook(small: Path) -> None:
 
 
 def test_parameters_are_replaced_and_comments_stay(small: Path, tmp_path: Path) -> None:
-    book = build(small, name="it's", seeds=[0, 1], rate=1, time_budget_h=8.5)
+    book = build(small, name="it's", seeds=[0, 1], rate=1)
     assert sources(book)[0].splitlines() == [
         "rate: float = 1.0  # passés",
         'name = "it\'s"',
         "out = 'run'",
         "seeds = [0, 1]",
-        "time_budget_h = 8.5  # hours after which training is saved and ended; 0 sets no limit",
     ]
     nbformat.write(book, tmp_path / "exported.ipynb")
-    assert "time_budget_h" in papermill.inspect_notebook(tmp_path / "exported.ipynb")
+    assert "rate" in papermill.inspect_notebook(tmp_path / "exported.ipynb")
     with pytest.raises(ValueError, match=r"01_small.ipynb has no parameter 'rates': choose from"):
         build(small, rates=1)
     bare = write_notebook(tmp_path / "bare.ipynb", "1", parameters=None)
-    assert [s.partition(" ")[0] for s in sources(build(bare))] == ["time_budget_h", "#", "1"]
+    assert [s.partition(" ")[0] for s in sources(build(bare))] == ["", "#", "1"]
     cells = [new_code_cell("1"), new_code_cell("x = 1", metadata={"tags": ["parameters"]})]
     metadata = nbformat.read(small, 4).metadata
     nbformat.write(new_notebook(cells=cells, metadata=metadata), tmp_path / "late.ipynb")
@@ -86,7 +83,7 @@ def test_parameters_are_replaced_and_comments_stay(small: Path, tmp_path: Path) 
 
 def test_every_notebook_can_be_exported() -> None:
     for path in [*sorted(FOLDER.glob("*.ipynb")), export.COMPETITION]:
-        plan = export.read(path)
+        plan = notebook.read(path)
         book = export.build(plan, {"preset": "full"} if "preset" in plan.defaults else {})
         assert len(book.cells) == len(nbformat.read(path, 4).cells) + 2
         assert len(nbformat.writes(book)) < 450_000
@@ -146,19 +143,6 @@ def test_files_that_parameters_name_are_taken_along(small: Path, tmp_path: Path)
 @pytest.fixture
 def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setenv(BUDGET, "7")  # so that a value that is set here ends with the test
-
-
-def test_the_budget_goes_into_the_environment(no_gpu: None, capsys) -> None:
-    export.begin()
-    assert os.environ[BUDGET] == "7"
-    export.begin(1.5)
-    assert os.environ[BUDGET] == "1.5"
-    device = f"torch {torch.__version__}; no CUDA device"
-    budget = "time budget: 1.5 h, then runs are saved and ended"
-    assert capsys.readouterr().out.splitlines() == [device, budget, device]
-    with pytest.raises(ValueError, match="time_budget_h is -1: pass hours"):
-        export.begin(-1)
 
 
 def test_an_old_torch_is_refused_and_a_new_one_is_not(no_gpu: None, monkeypatch) -> None:
@@ -172,39 +156,6 @@ def test_an_old_torch_is_refused_and_a_new_one_is_not(no_gpu: None, monkeypatch)
     for version in ("2.9.0", "2.9.1+cu128", "2.10.0a0+git1", "3.0"):
         monkeypatch.setattr(torch, "__version__", version)
         export.begin()
-
-
-FIELDS = {
-    *("id", "title", "code_file", "language", "kernel_type", "is_private"),
-    *("enable_gpu", "enable_tpu", "enable_internet", "machine_shape", "docker_image_pinning_type"),
-    *("keywords", "dataset_sources", "competition_sources", "kernel_sources", "model_sources"),
-}
-
-
-def test_every_field_of_the_metadata_is_written(small: Path, tmp_path: Path) -> None:
-    for gpu in (True, False):
-        attached = {"datasets": ["some/cifar-10"], "competition": "titanic"}
-        path = export.write(
-            export.read(small), {}, tmp_path / "out", user="me", gpu=gpu, **attached
-        )
-        values = json.loads((path.parent / "kernel-metadata.json").read_text())
-        assert set(values) == FIELDS
-        assert (values["code_file"], values["kernel_type"]) == (path.name, "notebook")
-        assert values["enable_gpu"] is gpu
-        assert values["machine_shape"] == ("NvidiaTeslaT4" if gpu else "")
-        assert (values["enable_internet"], values["is_private"]) == (False, True)
-        assert (values["id"], values["title"]) == ("me/astkit-titanic", "astkit titanic")
-        assert values["dataset_sources"] == ["some/cifar-10"]
-        assert values["competition_sources"] == ["titanic"]
-        assert {each.name for each in path.parent.iterdir()} == {path.name, "kernel-metadata.json"}
-    for stem in ("A_b  c: 10", "x" * 80):  # Kaggle: at most 50, and the title makes the address
-        longer = small.rename(small.with_stem(stem))
-        path = export.write(export.read(longer), {}, tmp_path / "out")
-        values = json.loads((path.parent / "kernel-metadata.json").read_text())
-        slug = re.sub(r"[^a-z0-9]+", "-", values["title"].lower()).strip("-")
-        assert values["id"] == f"{export.NOBODY}/{slug}"
-        assert 5 <= len(slug) <= len(values["title"]) <= 50
-        small = longer
 
 
 def test_the_export_imports_nothing_heavy_or_optional() -> None:

@@ -22,7 +22,7 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell
 from PIL import Image
 
-from astkit.runs import export
+from astkit.runs import export, notebook
 from tests.notebooks.conftest import FOLDER
 
 PARAMS = Path(__file__).resolve().parents[1] / "notebooks" / "params"
@@ -115,7 +115,7 @@ def make_cifar10(folder: Path) -> None:
 @pytest.mark.parametrize("number", SMALLER)
 def test_an_export_runs_on_its_own_package(number: str, kernels: Path, tmp_path: Path) -> None:
     (original,) = FOLDER.glob(f"{number}_*.ipynb")
-    plan, changes = export.read(original), dict(SMALLER[number])
+    plan, changes = notebook.read(original), dict(SMALLER[number])
     make_cifar10(tmp_path / "input" / changes.pop("mount", "none") / "cifar10")
     parameters = yaml.safe_load((PARAMS / f"{original.stem}.yaml").read_text())
     named = {
@@ -145,7 +145,7 @@ def test_the_template_of_a_competition_writes_a_submission(kernels: Path, tmp_pa
     table[:400].assign(size=labels[:400]).to_csv(folder / "train.csv", index=False)
     table[400:].to_csv(folder / "test.csv", index=False)
     parameters = {"target": "size", "row_id": "number", "epochs": 10}
-    plan = export.read(export.COMPETITION)
+    plan = notebook.read(export.COMPETITION)
     source = export.write(plan, parameters, tmp_path / "out")
     executed(kernels, source, tmp_path / "empty", tmp_path / "input")
     submission = pd.read_csv(tmp_path / "empty" / "submission.csv")

@@ -90,7 +90,7 @@ def test_every_combination_is_run_once_in_a_folder_of_its_own(toy, root, process
     again, lines = run(toy, {"rate": RATES, "seed": SEEDS}, root)
     assert len(seen) == len(product)
     assert [done.seconds for done in again] == [done.seconds for done in outcomes]
-    assert lines[-1] == "12/12  complete  rate=0.2  seed=3"
+    assert lines[-1] == "12/12  complete  rate=0.2  seed=3  before, so not run again"
 
 
 def test_a_failing_or_damaged_run_affects_no_other_and_is_redone(toy, root, process):
@@ -150,7 +150,7 @@ def test_runs_one_failing_one_killed_and_an_interrupt(toy, root, tmp_path):
     """A second call of an interrupted sweep runs what is left, and nothing that is complete."""
     log, output, count, bad = tmp_path / "log", tmp_path / "output", 12, (0.2, 3)
     options = ["rate=0.05,0.1,0.2", "seed=0,1,2,3", f"log={log}", "fails=[0.2,3]", "dies=[0.05,1]"]
-    command = [sys.executable, "-m", "astkit", "sweep", str(toy)]
+    command = [sys.executable, "-m", "astkit", "run", str(toy)]
     command += [word for option in options for word in ("-p", option)] + ["--runs", str(root)]
     with output.open("w") as file:
         first = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT)

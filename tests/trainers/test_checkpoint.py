@@ -150,7 +150,7 @@ def test_a_loader_with_a_generator_of_its_own_is_resumed(tmp_path: Path, kind: s
 
     whole = make("whole")
     whole.run()
-    for batches in (2, 11, 25):
+    for batches in (2, 25):
         leave_after(make(f"parts {batches}"), batches)
         resumed = make(f"parts {batches}", resume=True)
         resumed.run()
@@ -417,7 +417,7 @@ states = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(st.dictionaries(st.text(max_size=6), states, max_size=4), st.booleans())
 def test_a_state_comes_back_as_it_was(
     tmp_path_factory: Any, state: dict[str, Any], compress: bool
