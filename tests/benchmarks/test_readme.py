@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.benchmarks import bench, figures, readme, surface
+from astkit.files import read_json
+from tests.benchmarks import bench, figures, policies, readme, surface
 from tests.benchmarks.figures import NEEDS_GPU, NOT_RUN
 
 TEXTS = {name: (bench.ROOT / name).read_text() for name in readme.FILES}
@@ -20,9 +21,10 @@ def test_the_tables_are_what_the_committed_results_make_of_them(name: str) -> No
     assert text.count("<!-- end -->") == len(readme.FILES[name])
 
 
-def test_the_page_of_public_names_is_up_to_date() -> None:
-    page = surface.PAGE.read_text(encoding="utf-8")
-    assert page == surface.page(), "run: python -m tests.benchmarks.surface"
+def test_the_pages_of_names_and_policies_are_up_to_date() -> None:
+    made = {surface: surface.page(), policies: policies.page(read_json(policies.ENTRIES))}
+    for module, page in made.items():
+        assert module.PAGE.read_text("utf-8") == page, f"run: python -m {module.__name__}"
 
 
 def test_only_named_results_have_local_changes() -> None:

@@ -1,7 +1,5 @@
 """`astkit compare`: from a named data set and files to a verdict, and how it refuses."""
 
-from __future__ import annotations
-
 import json
 import sys
 

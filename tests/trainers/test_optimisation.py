@@ -25,7 +25,7 @@ from astkit.gating import Gate, Policy, Selection, cross_entropy_rows
 from astkit.profiling.ledger import Ledger
 from astkit.trainers import TrainConfig, Trainer
 from astkit.trainers.optimisation import Optimisation
-from tests.trainers.states import Elsewhere, same
+from tests.trainers.states import flagged, same
 
 SPLIT = (5, 11, 2, 7)  # the rows of four batches that add up to one of 25, as a gate leaves them
 STEPS = 5
@@ -149,7 +149,11 @@ def test_rows_without_weight_change_nothing(difference: Any, unchanged: Any) -> 
 
 
 class Kept(Policy):
-    """Of each batch about a third of the rows, with weights, and of the batch 40..47 none."""
+    """Of each batch about a third of the rows, weighted twice, and of the batch 40..47 none."""
+
+    def plan(self, run: Any) -> Selection:
+        rows = torch.arange(run.samples)
+        return Selection(rows, 0.5 + rows % 5)
 
     def choose(self, batch: Any) -> Selection:
         drawn = rng.uniform(batch.index, 0, "kept") < 0.3
@@ -378,16 +382,6 @@ def test_a_gradient_that_is_not_finite_is_refused_before_weights_change(
             train(each, x, y)
     assert same_bits(work.model, twin.model)
     assert not same_bits(work.model, network())
-
-
-def flagged(monkeypatch: pytest.MonkeyPatch, work: Optimisation) -> Optimisation:
-    """``work``, which guards what it sees as on a device: with a flag, and without waiting."""
-    assert work._flagged  # a fused AdamW reads the flag
-    check = work._check_finite
-    monkeypatch.setattr(
-        work, "_check_finite", lambda value, what: check(value.as_subclass(Elsewhere), what)
-    )
-    return work
 
 
 @pytest.mark.parametrize(("broken", "clip_norm"), [("loss", None), ("gradient", 1.0)])

@@ -1,7 +1,5 @@
 """Pictures of a gate's work hold the thresholds and rates they were given."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

@@ -1,7 +1,5 @@
 """Pictures hold the means, bands and parts of the table they were given, or say what it lacks."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

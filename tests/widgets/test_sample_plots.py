@@ -1,7 +1,5 @@
 """Rows of images hold the pixels, names and captions they were given."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
