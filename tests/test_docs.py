@@ -29,7 +29,7 @@ from astkit.files import read_json
 from astkit.names import PUBLIC, REGISTRIES
 from astkit.profiling import EnergyMeter
 from astkit.systems.lattice.model import LatticeConfig
-from astkit.widgets import gate_plots
+from astkit.widgets import plots
 from tests.benchmarks import policies, surface
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -161,7 +161,7 @@ def example_names(path: str) -> dict[str, Any]:
         "Gate": Gate,
         "LatticeConfig": LatticeConfig,
         "Trainer": Trainer,
-        "gate_plots": gate_plots,
+        "plots": plots,
         "pandas": pd,
         "pd": pd,
         name: pkgutil.resolve_name(path),
