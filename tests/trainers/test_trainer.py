@@ -87,7 +87,7 @@ KINDS: dict[str, Any] = {
 
 def build(kind: str = "dense", **options: Any) -> Any:
     options = {
-        "train": Loader(TRAIN, 8, augment=("crop", "flip"), pad=1, seed=3),
+        "train": Loader(TRAIN, 8, augment=("crop", "flip"), seed=3),
         "validation": Loader(VALIDATION, 8, shuffle=False),
         "config": TrainConfig(lr=1e-2, seed=5),
         **KINDS[kind](),

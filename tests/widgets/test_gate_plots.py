@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from astkit.widgets import gate_plots
+from astkit.widgets import plots
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def legend(picture):
 
 def test_threshold_and_rate_draw_the_median_and_the_set_point(steps):
     later = steps.assign(threshold=steps["threshold"] * (1 + steps["seed"]))
-    picture = gate_plots.threshold_and_rate(later, 0.1, window=3)
+    picture = plots.threshold_and_rate(later, 0.1, window=3)
     rate, threshold = picture.axes
     assert list(threshold.lines[0].get_ydata()) == pytest.approx([3 / s for s in range(1, 61)])
     assert shade(threshold)[2] == pytest.approx((1.05, 1.95))  # 5 and 95 % between 1 and 2
@@ -46,7 +46,7 @@ def test_threshold_and_rate_draw_the_median_and_the_set_point(steps):
 
 def test_a_set_point_that_moves_is_drawn_in_steps_with_its_band(steps):
     moved = steps.assign(target_rate=np.where(steps["step"] < 30, 0.1, 0.25))
-    picture = gate_plots.threshold_and_rate(moved)
+    picture = plots.threshold_and_rate(moved)
     axis = picture.axes[0]
     line = axis.lines[-1]
     assert line.get_drawstyle() == "steps-post"
@@ -60,7 +60,7 @@ def test_a_set_point_that_moves_is_drawn_in_steps_with_its_band(steps):
 
 def test_controllers_are_curves_beside_the_shock_and_the_stream(steps):
     both = [steps.assign(controller=name, stream="a jump") for name in ("slow", "fast")]
-    picture = gate_plots.threshold_and_rate(pd.concat(both), 0.1, window=1, shock=5)
+    picture = plots.threshold_and_rate(pd.concat(both), 0.1, window=1, shock=5)
     rate, threshold = picture.axes
     assert [line.get_label() for line in threshold.lines[:2]] == ["slow", "fast"]
     assert all(set(axis.lines[-1].get_xdata()) == {5} for axis in picture.axes)
@@ -73,13 +73,13 @@ def test_controllers_are_curves_beside_the_shock_and_the_stream(steps):
 def test_a_threshold_without_end_does_not_hide_the_others(steps):
     steps["threshold"] = steps["threshold"].clip(1.0)
     steps.loc[3, "threshold"] = np.inf  # as where the quota of a batch is no row
-    axis = gate_plots.threshold_and_rate(steps, 0.1).axes[1]
+    axis = plots.threshold_and_rate(steps, 0.1).axes[1]
     assert axis.get_yscale() == "linear"
     assert np.isfinite(axis.get_ylim()).all()
 
 
 def test_a_long_run_is_drawn_in_windows_of_equal_length():
     steps = [{"step": s, "threshold": float(s), "rate": 0.1} for s in range(1000)]
-    line = gate_plots.threshold_and_rate(steps, 0.1, window=1).axes[1].lines[0]
+    line = plots.threshold_and_rate(steps, 0.1, window=1).axes[1].lines[0]
     assert list(line.get_xdata()) == list(range(0, 1000, 4))
     assert list(line.get_ydata())[:2] == [1.5, 5.5]

@@ -5,7 +5,7 @@ import pytest
 import torch
 from PIL import Image
 
-from astkit.widgets.sample_plots import image_rows
+from astkit.widgets.plots import image_rows
 
 
 def test_images_of_any_kind_are_drawn_in_their_row_and_proportions():
