@@ -214,8 +214,8 @@ class Loader:
             occurrence: int64 ``[K]``, how often each row of ``order`` occurred before in the epoch;
                 default: 0. Part of the key of its augmentation.
 
-        Raises, during iteration, ``ValueError`` for items that form no batch, and ``IndexError``
-        for rows out of range.
+        Raises, during iteration, the errors of ``collate_fn``, ``ValueError`` for batches without
+        rows, and ``IndexError`` for rows out of range.
         """
         order = self.order(epoch) if order is None else order
         visits = order if occurrence is None else order + ROWS * occurrence
@@ -290,7 +290,7 @@ class Loader:
         return DataLoader(
             _Seeded(self.data),
             batch_sampler=[],
-            collate_fn=_as_read if images else self.collate_fn or _collated,
+            collate_fn=_as_read if images else self.collate_fn or default_collate,
             generator=torch.Generator(),
             pin_memory=cuda and on_cpu,
             **workers,
@@ -348,17 +348,6 @@ def fetch_rows(data: Any, rows: list[int]) -> list[Any]:
 
 def _as_read(items: Any) -> Any:
     return items
-
-
-def _collated(items: list[Any]) -> Any:
-    try:
-        return default_collate(items)
-    except (TypeError, RuntimeError) as error:
-        raise ValueError(
-            f"The dataset's rows cannot be stacked into a batch ({error}); return tensors of one "
-            "shape, for instance with torchvision's PILToTensor and Resize as the transform, or "
-            "pass collate_fn."
-        ) from error
 
 
 class Augment:

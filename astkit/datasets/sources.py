@@ -63,13 +63,7 @@ def load(
 
 def load_digits(root: Path | None, size: int | None) -> Parts:
     """scikit-learn's digits: uint8 ``[1797, 1, 8, 8]``, 0..16 scaled to 0..255; no test part."""
-    try:
-        from sklearn.datasets import load_digits as embedded
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            "The digits are part of scikit-learn: install the extra 'notebooks' of astkit"
-            " (pip install -e '.[notebooks]' in a clone)."
-        ) from error
+    from sklearn.datasets import load_digits as embedded
 
     bunch = embedded()
     pixels = torch.from_numpy(bunch.images * (255 / 16)).round().to(torch.uint8)
