@@ -29,7 +29,7 @@ from astkit.files import read_json
 from astkit.names import PUBLIC, REGISTRIES
 from astkit.profiling import EnergyMeter
 from astkit.systems.lattice.model import LatticeConfig
-from astkit.widgets import gate_plots
+from astkit.widgets import plots
 from tests.benchmarks import policies, surface
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -135,49 +135,36 @@ def test_examples_in_docstrings_run(
     assert len(ran) > 5
 
 
-def surroundings() -> dict[str, Any]:
-    """What a reader of an example has already: a model, data, loaders and an optimizer."""
-    x, y = torch.randn(256, 1, 8, 8), torch.randint(0, 10, (256,))
-    data = TensorDataset(x, y)
+def example_names(path: str) -> dict[str, Any]:
+    """What the reader of the docstring of ``path`` has: README's names, and the object itself."""
+    data = TensorDataset(torch.randn(256, 1, 8, 8), torch.randint(0, 10, (256,)))
     loader = DataLoader(data, batch_size=64)
+    x, y = next(iter(loader))
+    name = path.rpartition(".")[2]
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
-    names: dict[str, Any] = dict.fromkeys(
-        ("train", "validation", "loader", "train_loader", "val_loader"), loader
-    )
     return {
-        **names,
-        "data": data,
+        **dict.fromkeys(("validation", "loader", "train_loader", "val_loader"), loader),
+        "train": (lambda: None) if name == "peak_memory" else loader,
+        "data": DataLoader(data, batch_size=16),
+        "x": torch.randn(2, 768) if name == "EnergyFlowLattice" else x,
+        "y": y,
         "model": model,
+        "make_model": lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 10)),
         "trainer": Trainer(model, loader, policy=Gate(0.5), epochs=1),
         "budget": Budget(epochs=1),
         "criterion": nn.CrossEntropyLoss(reduction="none"),
         "optimizer": torch.optim.SGD(model.parameters(), 0.1),
-        "make_model": lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 10)),
-        "Gate": Gate,
-        "Trainer": Trainer,
-    }
-
-
-def example_names(path: str) -> dict[str, Any]:
-    """What the reader of the docstring of ``path`` has: README's names, and the object itself."""
-    names = surroundings()
-    x, y = next(iter(names["loader"]))
-    name = path.rpartition(".")[2]
-    return {
-        **names,
-        name: pkgutil.resolve_name(path),
-        "data": DataLoader(names["data"], batch_size=16),
-        "x": torch.randn(2, 768) if name == "EnergyFlowLattice" else x,
-        "y": y,
-        "LatticeConfig": LatticeConfig,
-        "Budget": Budget,
         "device": "cpu",
         "meter": EnergyMeter("cpu"),
         "step": lambda: None,
-        "train": (lambda: None) if name == "peak_memory" else names["train"],
-        "gate_plots": gate_plots,
+        "Budget": Budget,
+        "Gate": Gate,
+        "LatticeConfig": LatticeConfig,
+        "Trainer": Trainer,
+        "plots": plots,
         "pandas": pd,
         "pd": pd,
+        name: pkgutil.resolve_name(path),
     }
 
 

@@ -63,12 +63,9 @@ def test_the_citation_and_the_changelog_name_this_version() -> None:
     assert cited == newest[1] == astkit.__version__
 
 
-def test_conda_brings_a_python_that_the_project_accepts() -> None:
+def test_conda_brings_a_python_that_the_project_accepts_and_the_package_last() -> None:
     assert CONDA == ["python=3.11", "pip"]
     assert "3.11" in Requirement(f"python{PROJECT['requires-python']}").specifier
-
-
-def test_the_package_itself_is_installed_last() -> None:
     assert LAST == "-e ."
 
 

@@ -6,8 +6,6 @@ The reader must succeed or refuse with one sentence that names the file, in boun
 and change nothing outside the folder it was given.
 """
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import io

@@ -25,14 +25,8 @@ from astkit.gating.losses import Criterion
 from astkit.gating.policy import Policy, as_policy
 from astkit.names import REGISTRIES, refuse_removed
 from astkit.trainers import Budget, TrainConfig
-from astkit.trainers.config import check_kinds
 from astkit.trainers.evaluation import Metrics, as_metrics
 from astkit.trainers.fingerprint import plain
-
-KINDS: dict[str, tuple[Any, str]] = {
-    "budget": (Budget | None, "a budget, such as Budget(epochs=5)"),
-    "config": (TrainConfig | None, "a configuration, such as TrainConfig(lr=0.001)"),
-}
 
 
 def compare(
@@ -109,7 +103,9 @@ def compare(
         "make_optimizer": make_optimizer,
         "device": device,
     }
-    check_kinds({"budget": budget, "config": config}, KINDS)
+    for name, value, kind in (("budget", budget, Budget), ("config", config, TrainConfig)):
+        if not isinstance(value, kind | None):
+            raise ValueError(f"{name} is {value!r:.60}: pass a {kind.__name__}")
     budget, seeds = budget or Budget(epochs=5), list(seeds)
     _check_numbers(seeds, budget)
     task, methods = checked_task(values), checked_methods(policies)

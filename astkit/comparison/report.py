@@ -73,7 +73,7 @@ _NONE = "–"
 
 
 class Comparison:
-    """Result of `compare`; in a notebook it displays the verdicts, the tables and the figures.
+    """Result of `compare`; in a notebook it displays the verdicts, the table and the figures.
 
     Attributes:
         entries: one mapping per method and seed: ``policy`` ("dense", "random at 0.3", or the label

@@ -141,7 +141,7 @@ class Samples:
         self, lines: Mapping[str, Tensor], words: Callable[[int], str], title: str
     ) -> Picture:
         """Named lines of images, each with its label and further ``words`` on its row."""
-        from astkit.widgets.sample_plots import image_rows
+        from astkit.widgets.plots import image_rows
 
         captions = {
             name: [f"{self.label(row)}{words(row)}" for row in rows.tolist()]

@@ -44,6 +44,7 @@ WORKER_BYTES = 2**30  # of free memory for each worker and the batches that it l
 TIMEOUT_S = 300.0  # without a batch from a worker, after which an error is raised
 ROWS = 2**32  # a visit is row + ROWS * occurrence
 AUGMENTATIONS = ("crop", "flip")
+PAD = 4  # black pixels on each side before a crop
 
 Auto = Literal["auto"]
 Statistic = float | Sequence[float] | Tensor
@@ -77,7 +78,7 @@ class Loader:
     Args:
         data: ``Images``, or a map-style torch dataset with items of any structure, see
             `astkit.datasets.batch.as_batch`.
-        augment: any of ``"crop"`` (``pad`` black pixels on each side) and ``"flip"``.
+        augment: any of ``"crop"`` (`PAD` black pixels on each side) and ``"flip"``.
         device: device of the batches.
         resident: keep all images on ``device`` as uint8.
         num_workers: worker processes if the data are not resident.
@@ -96,7 +97,6 @@ class Loader:
         batch_size: int = 128,
         *,
         augment: Sequence[str] = (),
-        pad: int = 4,
         shuffle: bool = True,
         seed: int = 0,
         device: torch.device | str = "cpu",
@@ -121,7 +121,7 @@ class Loader:
         self.seed = seed
         self.drop_last = drop_last
         self.set_batch_size(batch_size)
-        self._augment = Augment(augment, pad)
+        self._augment = Augment(augment)
         self._normalize = normalize
         self._requested = (num_workers, resident)
         self._idle: DataLoader[Any] | None = None  # of an earlier pass, with its workers
@@ -214,8 +214,8 @@ class Loader:
             occurrence: int64 ``[K]``, how often each row of ``order`` occurred before in the epoch;
                 default: 0. Part of the key of its augmentation.
 
-        Raises, during iteration, ``ValueError`` for items that form no batch, and ``IndexError``
-        for rows out of range.
+        Raises, during iteration, the errors of ``collate_fn``, ``ValueError`` for batches without
+        rows, and ``IndexError`` for rows out of range.
         """
         order = self.order(epoch) if order is None else order
         visits = order if occurrence is None else order + ROWS * occurrence
@@ -290,7 +290,7 @@ class Loader:
         return DataLoader(
             _Seeded(self.data),
             batch_sampler=[],
-            collate_fn=_as_read if images else self.collate_fn or _collated,
+            collate_fn=_as_read if images else self.collate_fn or default_collate,
             generator=torch.Generator(),
             pin_memory=cuda and on_cpu,
             **workers,
@@ -350,30 +350,17 @@ def _as_read(items: Any) -> Any:
     return items
 
 
-def _collated(items: list[Any]) -> Any:
-    try:
-        return default_collate(items)
-    except (TypeError, RuntimeError) as error:
-        raise ValueError(
-            f"The dataset's rows cannot be stacked into a batch ({error}); return tensors of one "
-            "shape, for instance with torchvision's PILToTensor and Resize as the transform, or "
-            "pass collate_fn."
-        ) from error
-
-
 class Augment:
     """Zero-padded random crop and horizontal flip, as torchvision's RandomCrop and RandomFlip.
 
-    ``names``: of ``"crop"`` and ``"flip"``, otherwise ``ValueError`` is raised; ``pad``: black
-    pixels on each side before the crop.
+    ``names``: of ``"crop"`` and ``"flip"``, otherwise ``ValueError`` is raised.
     """
 
-    def __init__(self, names: Sequence[str] = (), pad: int = 4) -> None:
+    def __init__(self, names: Sequence[str] = ()) -> None:
         self.names = tuple(names)
         for name in self.names:
             if name not in AUGMENTATIONS:
                 raise ValueError(f"augment has {name!r}; choose from 'crop', 'flip'.")
-        self.pad = pad
 
     def draw(self, visits: Tensor, seed: int, epoch: int) -> Tensor:
         """Random numbers of ``visits``: float32 ``[3, N]``; a call for a whole pass is cheapest.
@@ -392,10 +379,10 @@ class Augment:
         ``drawn``: float32 ``[3, B]``, of `draw`.
         """
         if "crop" in self.names:
-            corners = 2 * self.pad + 1
+            corners = 2 * PAD + 1
             # float32 rounding could turn the largest draw into ``corners``
             top, left = (drawn[:2] * corners).long().clamp_(max=corners - 1)
-            x = crop(x, top, left, self.pad)
+            x = crop(x, top, left, PAD)
         if "flip" in self.names:
             x = torch.where((drawn[2] < 0.5)[:, None, None, None], x.flip(3), x)
         return x

@@ -34,6 +34,7 @@ FASHION_MNIST = (
     "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
 )  # fmt: skip
 DEBIAN = Path("/usr/share/datasets")  # where Debian's packages dataset-* put their files
+VALIDATION, TEST = 0.1, 0.2  # shares of the rows of a split
 AGAIN = "fetch the data again"
 DOWNLOAD = "such as with torchvision.datasets.{}('data', download=True)"
 
@@ -62,13 +63,7 @@ def load(
 
 def load_digits(root: Path | None, size: int | None) -> Parts:
     """scikit-learn's digits: uint8 ``[1797, 1, 8, 8]``, 0..16 scaled to 0..255; no test part."""
-    try:
-        from sklearn.datasets import load_digits as embedded
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            "The digits are part of scikit-learn: install the extra 'notebooks' of astkit"
-            " (pip install -e '.[notebooks]' in a clone)."
-        ) from error
+    from sklearn.datasets import load_digits as embedded
 
     bunch = embedded()
     pixels = torch.from_numpy(bunch.images * (255 / 16)).round().to(torch.uint8)
@@ -303,24 +298,20 @@ class Splits:
 def split(
     name: str = "digits",
     root: str | Path | None = None,
-    validation: float = 0.1,
-    test: float = 0.2,
     seed: int = 0,
     size: int | None = None,
 ) -> Splits:
     """Load dataset ``name`` (see ``load``) and split it.
 
-    ``validation``: share of the training part; ``test``: share of the whole, used only if the
-    source has no test part. Each class contributes the same share of its rows, to the nearest
-    row. Raises the errors of ``load``; ``ValueError`` for a share outside (0, 1) or an empty part.
+    A tenth of the training part is for validation; a fifth of the whole for test, if the source has
+    no test part. Each class contributes the same share of its rows, to the nearest row. Raises the
+    errors of ``load``, and ``ValueError`` for an empty part.
     """
-    for argument, fraction in (("validation", validation), ("test", test)):
-        _check_fraction(argument, fraction)
-    train, test_part = load(name, root, size=size)
-    if test_part is None:
-        test_part, train = carve(train, test, "test", seed)
-    chosen, train = carve(train, validation, "validation", seed)
-    return Splits(train, chosen, test_part)
+    train, test = load(name, root, size=size)
+    if test is None:
+        test, train = carve(train, TEST, "test", seed)
+    chosen, train = carve(train, VALIDATION, "validation", seed)
+    return Splits(train, chosen, test)
 
 
 def stratified(labels: Tensor, fraction: float, *key: int | str) -> tuple[Tensor, Tensor]:
@@ -329,7 +320,8 @@ def stratified(labels: Tensor, fraction: float, *key: int | str) -> tuple[Tensor
     From each class ``round(fraction * count)`` rows are drawn, deterministically for a ``key``.
     Raises ``ValueError`` for a ``fraction`` outside (0, 1).
     """
-    _check_fraction("fraction", fraction)
+    if not 0 < fraction < 1:
+        raise ValueError(f"fraction is {fraction}; pass a fraction between 0 and 1.")
     labels = labels.cpu()
     mask = torch.zeros(len(labels), dtype=torch.bool)
     for label in labels.unique().tolist():
@@ -346,11 +338,6 @@ def carve(data: Images, fraction: float, part: str, seed: int = 0) -> tuple[Imag
         empty = part if len(chosen) == 0 else "training"
         raise ValueError(
             f"{part}={fraction} leaves the {empty} part of {data.name!r} empty "
-            f"({len(data)} rows in {data.num_classes} classes); choose another fraction."
+            f"({len(data)} rows in {data.num_classes} classes); pass more rows of each class."
         )
     return data.subset(chosen), data.subset(rest)
-
-
-def _check_fraction(argument: str, fraction: float) -> None:
-    if not 0 < fraction < 1:
-        raise ValueError(f"{argument} is {fraction}; pass a fraction between 0 and 1.")

@@ -5,7 +5,6 @@ The package is a compressed archive in one folded cell, after the notebook's tit
 
 from __future__ import annotations
 
-import ast
 import base64
 import hashlib
 import inspect
@@ -63,10 +62,11 @@ def write(
 def build(notebook: Notebook, parameters: Mapping[str, Any]) -> NotebookNode:
     """The exported notebook: title, parameters, the package, and the other cells without outputs.
 
-    Files that parameters name, relative to the notebook, become part of the archive. Results go to
-    the folder ``run`` if the notebook has a parameter ``out``. Equal files and values give equal
-    bytes. Raises ``ValueError`` for unknown parameters, files of more than `LARGEST` bytes, and
-    code before the parameters.
+    Values are set at the end of the parameters cell, below the defaults with their comments. Files
+    that parameters name, relative to the notebook, become part of the archive. Results go to the
+    folder ``run`` if the notebook has a parameter ``out``. Equal files and values give equal bytes.
+    Raises ``ValueError`` for unknown parameters, files of more than `LARGEST` bytes, and code
+    before the parameters.
     """
     import nbformat
     from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
@@ -84,8 +84,9 @@ def build(notebook: Notebook, parameters: Mapping[str, Any]) -> NotebookNode:
     text = archive({f"files/{name}/{path.name}": path for name, path in named.items()})
     digest = hashlib.sha256(text.encode()).hexdigest()
     values |= {n: f"astkit-{digest[:8]}/files/{n}/{path.name}" for n, path in named.items()}
-    for name, value in values.items():
-        source = _set(source, name, value)
+    if values:
+        lines = (f"{name} = {value!r}" for name, value in values.items())
+        source = "\n".join([source, "", "# set by astkit export", *lines])
     exported = [
         *map(_strip, cells[:place]),
         new_markdown_cell(_SETTINGS),
@@ -185,21 +186,6 @@ def _named_files(notebook: Notebook, parameters: Mapping[str, Any]) -> dict[str,
                 )
             files[name] = path
     return files
-
-
-def _set(source: str, name: str, value: Any) -> str:
-    """Source of a parameters cell with ``value`` in the place of a parameter's; comments stay."""
-    for node in ast.parse(source).body:
-        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
-            target = node.targets[0] if isinstance(node, ast.Assign) else node.target
-            if ast.unparse(target) == name:
-                code = source.encode()  # columns of the syntax tree count bytes
-                lines = code.splitlines(keepends=True)
-                before, last = node.value.lineno - 1, (node.value.end_lineno or 0) - 1
-                start = len(b"".join(lines[:before])) + node.value.col_offset
-                end = len(b"".join(lines[:last])) + (node.value.end_col_offset or 0)
-                return (code[:start] + repr(value).encode() + code[end:]).decode()
-    raise ValueError(f"{name} is not assigned in the parameters cell: add it there")
 
 
 def _strip(cell: NotebookNode) -> NotebookNode:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from numbers import Real
 from typing import Any, NamedTuple
@@ -220,12 +220,3 @@ _CHOICES: dict[str, tuple[tuple[Any, ...], str]] = {
     "compile": _SWITCH,
     "keep_memory": _SWITCH,
 }
-
-
-def check_kinds(values: Mapping[str, Any], kinds: Mapping[str, tuple[Any, str]]) -> None:
-    """Raise ``ValueError`` for an argument whose type is not that in ``kinds``, with its words."""
-    for name, value in values.items():
-        kind, words = kinds.get(name, (object, ""))
-        if not isinstance(value, kind):
-            shown = " ".join(repr(value).split())
-            raise ValueError(f"{name} is {shown:.60}: pass {words}")

@@ -20,7 +20,7 @@ import traitlets
 from PIL import Image
 
 from astkit.files import write_atomic
-from astkit.widgets.sample_plots import pixels
+from astkit.widgets.plots import pixels
 
 SIDE = 96  # largest side of an embedded picture, in pixels
 _FOLDER = files("astkit.widgets")

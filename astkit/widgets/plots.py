@@ -1,17 +1,20 @@
 """Figures from tidy tables; legible in greyscale, on white and on dark pages.
 
 All functions take a data frame or a list of mappings and return a `Picture`, a
-`matplotlib.figure.Figure` outside pyplot. Figures of gates are defined in
-`astkit.widgets.gate_plots`.
+`matplotlib.figure.Figure` outside pyplot.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping, Sequence
+from textwrap import fill
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.patches import Rectangle
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from astkit.widgets.style import (
@@ -19,12 +22,22 @@ from astkit.widgets.style import (
     HATCHES,
     INK,
     PAPER,
+    SELECTED,
+    SKIPPED,
     SOFT,
     Picture,
     Table,
+    legend_beside,
+    line,
+    name_seeds,
     picture,
     styled,
 )
+
+TOLERANCE = 0.2  # relative deviation of a gate's rate from its set point that counts as settled
+POINTS = 250  # per curve of a gate; longer runs are averaged in windows
+SIDE = 0.62  # width and height of the square that an image of a sample fits in, in inches
+GAP, CAPTION, LABEL = 0.12, 0.22, 2.2  # in units of an image's side; a line of a caption
 
 PHASES = ("load", "score", "gate", "forward", "backward", "optimizer", "log")
 """Parts of a bar in their order, each with a colour of its own."""
@@ -152,3 +165,136 @@ def speed_bars(table: Table) -> Picture:
     axis.set_xlabel(f"times as fast as {first} (n = {rows['n'].min():g})")
     figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=4)
     return figure
+
+
+# --- gates ------------------------------------------------------------------------------------
+
+
+@styled
+def threshold_and_rate(
+    steps: Table, target: float | None = None, window: int = 20, shock: int | None = None
+) -> Picture:
+    """Threshold and activation rate by step, of a run or of several controllers.
+
+    Lines are medians over seeds, and over windows of steps if there are more than 250; shaded
+    areas range from the 5th to the 95th percentile.
+
+    Args:
+        steps: columns ``step``, ``threshold``, ``rate``; ``seed`` for several runs, ``controller``
+            for several curves, ``stream``, the name of their input, and ``target_rate`` if the set
+            point is recorded per step.
+        target: the set point of all steps.
+        window: number of batches in the running mean of each seed's rate.
+        shock: the step at which the stream changed, marked by a vertical line.
+    """
+    table = pd.DataFrame(steps)
+    if target is not None:
+        table = table.assign(target_rate=target)
+    table = table.assign(controller=table.get("controller", "this run"), seed=table.get("seed", 0))
+    runs = table.groupby(["controller", "seed"])["rate"]
+    smooth = runs.transform(lambda rate: rate.rolling(window, min_periods=1).mean())
+    finite = table["threshold"].astype(float).replace([np.inf, -np.inf], np.nan)
+    number = table["step"].rank(method="dense") - 1
+    part = number // np.ceil(table["step"].nunique() / POINTS)
+    first = table["step"].groupby(part).transform("min")
+    table = table.assign(rate=smooth, threshold=finite, window=first)
+    figure = picture(2, width=5.6, height=3.6)
+    rate, threshold = figure.axes
+    for curve in table["controller"].unique():
+        of_window = table[table["controller"] == curve].groupby("window")
+        for axis, column in ((rate, "rate"), (threshold, "threshold")):
+            low, middle, high = of_window[column].quantile([0.05, 0.5, 0.95]).unstack().T.to_numpy()
+            x, style = list(of_window.groups), line(str(curve), markers=False)
+            axis.plot(x, middle, lw=1.4, label=curve, **style)
+            axis.fill_between(x, low, high, color=style["color"], alpha=0.15, lw=0)
+    wanted = table.groupby("step")["target_rate"].first().dropna()
+    low, high = wanted * (1 - TOLERANCE), wanted * (1 + TOLERANCE)
+    band: dict[str, Any] = {"color": SOFT, "alpha": 0.2, "lw": 0, "step": "post"}
+    rate.fill_between(wanted.index, low, high, label=f"set point ±{TOLERANCE:.0%}", **band)
+    name = "set point" if wanted.nunique() > 1 else f"set point {wanted.iloc[0]:g}"
+    dashed: dict[str, Any] = {"ls": (0, (9, 4)), "lw": 1.2, "drawstyle": "steps-post"}
+    rate.plot(wanted.index, wanted, color=SOFT, label=name, **dashed)
+    if finite.min() > 0 and finite.max() > 20 * finite.min():
+        threshold.set_yscale("log")
+    for axis in figure.axes:
+        axis.set_xlabel("step (batches)")
+        if shock is not None:
+            axis.axvline(shock, color=SOFT, ls=":", lw=1.2, label=f"shock at step {shock}")
+    over = f", mean of the last {window} batches" if window > 1 else ""
+    rate.set(title="activation rate" + over, ylabel="share of the batch", ylim=0)
+    threshold.set(title="threshold", ylabel="score of a sample")
+    shaded = "median of {} seeds, shaded from 5 % to 95 %"
+    name_seeds(figure, table["seed"].nunique(), shaded, *table.get("stream", [])[:1])
+    legend_beside(figure, rate)
+    return figure
+
+
+# --- samples ----------------------------------------------------------------------------------
+
+
+@styled
+def image_rows(
+    images: Mapping[str, Sequence[Any]],
+    captions: Mapping[str, Sequence[str]] | None = None,
+    title: str = "",
+) -> Picture:
+    """Rows of images, named at the left, each image with a frame and a caption below it.
+
+    Args:
+        images: for each row its images, of equal or different sizes: ``[height, width]``,
+            ``[channels, height, width]`` with 1 or 3 channels, or PIL images; uint8 from 0 to 255,
+            other values are scaled from the smallest to the largest. Empty rows are omitted. Rows
+            whose names have the same word after a colon share their colour.
+        captions: for each row the captions of its images, of one or more lines.
+        title: title of the figure.
+
+    Raises ``ValueError`` if there is no image.
+    """
+    rows = {name: [pixels(each) for each in row] for name, row in images.items() if len(row)}
+    if not rows:
+        raise ValueError("images holds no image: pass at least one row with one image")
+    lines = [text.count("\n") + 1 for row in (captions or {}).values() for text in row]
+    step = 1 + GAP + CAPTION * max(lines, default=0)
+    width, height = max(map(len, rows.values())) * (1 + GAP) + LABEL, len(rows) * step
+    figure = picture(width=width * SIDE, height=height * SIDE + 0.35 * bool(title), layout=None)
+    axis = figure.axes[0]
+    axis.set_position((0, 0, 1, height * SIDE / figure.get_figheight()))
+    axis.set(xlim=(-LABEL, width - LABEL), ylim=(height, 0), aspect="equal")
+    axis.set_axis_off()
+    kinds = list(dict.fromkeys(map(_kind, rows)))
+    for place, (name, row) in enumerate(rows.items()):
+        usual = COLOURS[kinds.index(_kind(name)) % len(COLOURS)]
+        colour = {"selected": SELECTED, "skipped": SKIPPED}.get(_kind(name), usual)
+        top = place * step + GAP / 2
+        words = "\n".join(fill(part, 18) for part in name.split(": "))
+        axis.text(-0.15, top + 0.5, words, ha="right", va="center", size=9, color=colour)
+        for column, image in enumerate(row):
+            left = column * (1 + GAP)
+            tall, wide = (extent / max(image.shape[:2]) for extent in image.shape[:2])
+            x, y = left + (1 - wide) / 2, top + (1 - tall) / 2
+            look: Any = {"cmap": "gray", "vmin": 0, "vmax": 1, "interpolation": "nearest"}
+            axis.imshow(image, extent=(x, x + wide, y + tall, y), **look)
+            axis.add_patch(Rectangle((left, top), 1, 1, fill=False, lw=1.6, edgecolor=colour))
+        for column, text in enumerate((captions or {}).get(name, ())):
+            axis.text(column * (1 + GAP) + 0.5, top + 1.04, text, ha="center", va="top", size=7)
+    figure.suptitle(title, x=0.02, ha="left", size=11)
+    return figure
+
+
+def _kind(name: str) -> str:
+    """The word that determines the colour of a row."""
+    return re.split(r"\W", name.rpartition(": ")[2])[0]
+
+
+def pixels(image: Any) -> np.ndarray:
+    """``image`` as float ``[height, width]`` or ``[height, width, 3]`` in [0, 1]."""
+    array = np.asarray(image.detach().cpu() if hasattr(image, "detach") else image)
+    if array.ndim == 3 and array.shape[0] in (1, 3):
+        array = array.transpose(1, 2, 0)
+    if array.ndim == 3 and array.shape[2] == 1:
+        array = array[:, :, 0]
+    if array.dtype == np.uint8:
+        return array / 255
+    low, high = float(array.min()), float(array.max())
+    scaled: np.ndarray = (array - low) / ((high - low) or 1.0)
+    return scaled

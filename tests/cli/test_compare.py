@@ -1,7 +1,5 @@
 """`astkit compare`: from a named data set and files to a verdict, and how it refuses."""
 
-from __future__ import annotations
-
 import json
 import sys
 
@@ -137,4 +135,4 @@ def test_what_a_library_says_is_one_line(monkeypatch, capsys):
     assert ended.value.code == 1
     assert capsys.readouterr().err == "astkit: the training loss became nan\n"
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
-    assert refused(capsys, "compare").startswith("The digits are part of scikit-learn: install")
+    assert "or the extra 'notebooks' of astkit" in refused(capsys, "compare")

@@ -1,7 +1,5 @@
 """`astkit run`: what it prints, what it refuses, and its exit codes."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

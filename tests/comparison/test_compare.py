@@ -413,7 +413,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"seeds": [0, 0]}, "seeds is \\[0, 0\\]: give different whole numbers"),
     ({"seeds": []}, "seeds is \\[\\]"),
     ({"budget": Budget(seconds=3)}, "budget is in seconds, which depend on the load"),
-    ({"budget": 3}, "budget is 3: pass a budget"),
+    ({"budget": 3}, "budget is 3: pass a Budget"),
     ({"train": FEW, "batch_size": None}, "drop_last"),
 ]
 

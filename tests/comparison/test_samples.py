@@ -1,7 +1,5 @@
 """Groups, class shares and suspects of recorded visits equal values found by hand."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

@@ -178,34 +178,18 @@ def test_entries_without_a_control_or_with_duplicates_are_refused() -> None:
 
 
 def simulated(
-    random: np.random.Generator, seeds: int, rows: int, effect: float = 0.0, sharing: float = 0.5
+    random: np.random.Generator, seeds: int, rows: int, effect: float
 ) -> tuple[list[dict[str, Any]], Callable[[Any], Tensor]]:
     """Two methods whose accuracies on all possible rows differ by about 0.35 times ``effect``."""
     results, found = {}, list[dict[str, Any]]()
     difficulty = random.normal(size=rows)
     for name, shift in (("dense", 0.0), ("x", effect)):
-        of_rows = difficulty + sharing * random.normal(size=rows) + 0.7 + shift
+        of_rows = difficulty + 0.5 * random.normal(size=rows) + 0.7 + shift
         for seed in range(seeds):
             right = of_rows + 0.3 * random.normal(size=rows) > 0
             results[name, seed] = torch.from_numpy(right).float()
             found.append(entry(name, seed, float(right.mean())))
     return found, lambda run: results[run["policy"], run["seed"]]
-
-
-def test_few_test_rows_decide_nothing_about_fresh_ones() -> None:
-    random = np.random.default_rng(0)
-    outcomes = {"over seeds": [], "over rows too": []}
-    for _ in range(24):  # draws of data on which neither method is better
-        rows, results = simulated(random, seeds=5, rows=300, sharing=0.8)
-        outcomes["over seeds"].append(judge(rows)[0].outcome)
-        (verdict,) = judge(rows, rows=results)
-        assert verdict.test_rows
-        outcomes["over rows too"].append(verdict.outcome)
-    decided = {
-        name: sum(each in ("higher", "lower") for each in found) for name, found in outcomes.items()
-    }
-    assert decided["over seeds"] >= 8  # without the rows, a third is wrong
-    assert decided["over rows too"] <= 2
 
 
 def test_rows_widen_every_interval_and_a_policy_that_equals_dense_gains_nothing() -> None:

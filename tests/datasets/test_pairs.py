@@ -1,7 +1,5 @@
 """The text pairs: frozen, split by their sources alone, and refused with a sentence."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import json

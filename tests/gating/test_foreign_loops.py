@@ -17,6 +17,7 @@ from astkit.datasets import indexed
 from astkit.gating import Policy, RunInfo, Selection, Visit
 from astkit.gating.policies.infobatch import InfoBatch
 from astkit.trainers import TrainConfig, Trainer
+from tests.integrations.loops import make_model
 
 N = 50
 X = torch.randn(N, 6, generator=torch.Generator().manual_seed(0))
@@ -31,12 +32,6 @@ class Dicts(Dataset[dict[str, Tensor]]):
 
     def __getitem__(self, row: int) -> dict[str, Tensor]:
         return {"x": X[row], "labels": Y[row]}
-
-
-def make_model(seed: int = 0, norm: type[nn.Module] = nn.LayerNorm) -> nn.Sequential:
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        return nn.Sequential(nn.Linear(6, 8), norm(8), nn.ReLU(), nn.Linear(8, 3))
 
 
 class Rounds(Policy):

@@ -1,7 +1,8 @@
-"""Selections: the weighted mean against a loop, taking rows, and what cannot be selected."""
+"""Selections: means against loops, what is refused; scored batches: computed when read, once."""
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any
 
@@ -9,9 +10,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from astkit import RandomSubset
-from astkit.gating import Policy, RunInfo, Scored, Selection
+from astkit.datasets.batch import Batch
+from astkit.gating import Policy, RunInfo, Scored, Selection, evaluating
+from astkit.gating.selection import predictions
+from astkit.trainers import TrainConfig, Trainer
 
 numbers = st.floats(0.01, 10)
 
@@ -128,3 +134,184 @@ def test_what_cannot_be_selected_is_refused() -> None:
         with pytest.raises(ValueError, match=f"^RandomSubset .*{words}") as caught:
             Selection(**{"index": torch.tensor([0, 4]), **options}).check(5, RandomSubset(0.5))
         assert "\n" not in str(caught.value)
+
+
+X, Y = torch.randn(8, 6), torch.randint(3, (8,))
+
+
+class Counted(nn.Module):
+    """With BatchNorm and dropout; counts its passes, and keeps the modes that they ran in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers = (nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 3))
+        self.layers, self.passes = nn.Sequential(*layers), []
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.passes.append((self.training, torch.is_grad_enabled()))
+        return self.layers(x)
+
+
+def state_of(model: nn.Module) -> list[Any]:
+    modes = [module.training for module in model.modules()]
+    return [*(value.tolist() for value in model.state_dict().values()), modes]
+
+
+def test_outputs_are_computed_when_read_and_once() -> None:
+    model = Counted()
+    model.layers[1].eval()  # frozen, and stays so
+    batch, before = Scored(None, Y, X, torch.arange(8), model), state_of(model)
+    random = torch.get_rng_state()
+    assert (batch.rows, batch.evaluated, batch.known_losses, model.passes) == (8, False, None, [])
+    losses = batch.losses
+    assert (batch.evaluated, batch.known_losses is losses, len(losses)) == (True, True, 8)
+    assert batch.losses is losses
+    assert model.passes == [(False, False)]
+    assert state_of(model) == before
+    assert torch.get_rng_state().equal(random)
+    assert losses.equal(F.cross_entropy(batch.outputs, Y, reduction="none"))
+
+
+def test_predictions_are_those_of_the_likeliest_class() -> None:
+    outputs, labels = torch.randn(8, 3), Y.clone()
+    labels[2] = -100  # ignored: wrong, with probability 0
+    correct, confidence, own, guess = predictions(outputs, labels)
+    shares = outputs.softmax(1)
+    assert guess.tolist() == outputs.argmax(1).tolist()
+    assert correct.tolist() == (outputs.argmax(1) == labels).tolist()
+    torch.testing.assert_close(confidence, shares.amax(1))
+    expected = [
+        float(row[label]) if label >= 0 else 0.0 for row, label in zip(shares, labels, strict=True)
+    ]
+    assert own.tolist() == pytest.approx(expected)
+    assert predictions(outputs, torch.randn(8, 3)) == (None, None, None, None)
+
+
+def test_outputs_that_are_known_are_not_computed() -> None:
+    outputs = torch.randn(8, 3, requires_grad=True)
+    batch = Scored(outputs, Y, X, None, Counted())
+    assert batch.outputs is outputs
+    assert not batch.losses.requires_grad
+    assert (batch.evaluated, batch.model.passes) == (True, [])  # type: ignore[union-attr]
+    regression = Scored(outputs, torch.randn(8, 3), X, criterion=nn.MSELoss(reduction="none"))
+    torch.testing.assert_close(
+        regression.losses, (outputs - regression.targets).square().mean(1).detach()
+    )
+
+
+def test_a_pass_of_ones_own_and_a_part_of_the_rows() -> None:
+    def run(model: nn.Module, batch: Batch) -> Any:
+        assert not torch.is_grad_enabled()
+        return {"logits": 2 * batch.x[:, :3]}
+
+    batch = Scored(None, {"labels": Y}, {"x": X}, torch.arange(8) + 10, Counted())
+    part = batch.take(torch.tensor([5, 0]))
+    assert part.index is not None
+    assert (part.index.tolist(), part.rows, part.evaluated) == ([15, 10], 2, False)
+    assert part.inputs["x"].equal(X[[5, 0]])
+    chosen = batch.select(torch.tensor([5, 0]))
+    assert (chosen.candidates, chosen.rate, chosen.weight.tolist()) == (8, 2 / 8, [1.0, 1.0])
+    own = Scored(None, Y, X, None, Counted(), forward=run)
+    expected = F.cross_entropy(2 * X[:, :3], Y, reduction="none")
+    assert own.losses.equal(expected)
+    assert own.take(torch.tensor([3])).losses.equal(expected[3:4])
+
+
+def test_a_second_model_is_scored_and_trained_and_counted() -> None:
+    counted: list[tuple[nn.Module, int, bool]] = []
+
+    def count(model: nn.Module, batch: Batch, trained: bool) -> None:
+        counted.append((model, batch.rows, trained))
+
+    model, other = Counted(), Counted().double().float()
+    batch = Scored(None, Y, X, None, model, count=count)
+    before = state_of(other)
+    losses = batch.losses_of(other)
+    assert losses.equal(F.cross_entropy(batch.forward(other), Y, reduction="none"))
+    assert state_of(other) == before
+    assert other.passes == [(False, False)] * 2
+    other.layers[2].p = 0.0
+    twin = copy.deepcopy(other)
+    optimizer = torch.optim.SGD(other.parameters(), 0.1)
+    found = batch.train(other, optimizer)
+    expected = F.cross_entropy(twin.train()(X), Y, reduction="none")
+    torch.testing.assert_close(found, expected.detach())
+    expected.mean().backward()
+    for mine, its in zip(other.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(mine, its - 0.1 * its.grad)
+    assert counted == [(other, 8, False), (other, 8, False), (other, 8, True)]
+    assert (batch.evaluated, model.passes) == (False, [])  # the first model was not looked at
+
+
+class Half(nn.Linear):
+    """A helper model that refuses float32."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        found = super().forward(x)
+        assert found.dtype in (torch.float16, torch.bfloat16)
+        return found
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_a_second_model_is_trained_in_the_precision_of_the_run(precision: str) -> None:
+    def small(outputs: Tensor, targets: Tensor) -> Tensor:
+        return 1e-8 * outputs.sum(1)  # its gradient is 0 in float16 without a loss scale
+
+    config = TrainConfig(precision=precision)
+    trainer = Trainer(
+        nn.Linear(6, 3), [(X, Y)], epochs=1, config=config, criterion=small, device="cpu"
+    )
+    other = Half(6, 3)
+    trainer.scored(Batch(None, X, Y)).train(other, torch.optim.SGD(other.parameters(), 0.1))
+    assert other.weight.grad is not None
+    expected = 1e-8 * X.mean(0).expand(3, 6)
+    torch.testing.assert_close(other.weight.grad, expected, rtol=0.1, atol=1e-9)
+
+
+def test_modes_and_generators_come_back_after_an_error() -> None:
+    model, random = Counted(), torch.get_rng_state()
+    model.layers[1].eval()
+    before = state_of(model)
+
+    def fail() -> None:
+        assert not any(module.training for module in model.modules())
+        assert not torch.is_grad_enabled()
+        torch.rand(3)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError), evaluating(model):
+        fail()
+    assert state_of(model) == before
+    assert torch.get_rng_state().equal(random)
+
+
+def test_scoring_inside_autocast_leaves_the_gradients_alone() -> None:
+    model, gradients = nn.Linear(6, 3), []
+    for scores in (False, True):
+        model.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            if scores:
+                with evaluating(model):
+                    model(X)
+            F.cross_entropy(model(X), Y).backward()
+        assert model.weight.grad is not None
+        gradients.append(model.weight.grad.clone())
+    assert gradients[0].equal(gradients[1])
+
+
+def test_a_module_that_does_more_when_its_mode_changes_is_left_alone() -> None:
+    class Merging(nn.Linear):
+        """Adds to its weights for evaluation, as loralib does, and takes it away for training."""
+
+        def train(self, mode: bool = True) -> Merging:
+            with torch.no_grad():
+                self.weight += self.training - mode
+            return super().train(mode)
+
+    model = nn.Sequential(Merging(6, 3))
+    expected, weight = model(X), model[0].weight.clone()
+    with evaluating(model):
+        assert not model[0].training
+        assert model(X).equal(expected)
+    assert model[0].weight.equal(weight)
+    assert model[0].training

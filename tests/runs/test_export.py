@@ -60,14 +60,12 @@ def test_the_order_is_title_parameters_package_notebook(small: Path) -> None:
     assert nbformat.writes(build(small, rate=0.2)) != nbformat.writes(book)
 
 
-def test_parameters_are_replaced_and_comments_stay(small: Path, tmp_path: Path) -> None:
+def test_parameters_are_set_below_their_defaults(small: Path, tmp_path: Path) -> None:
     book = build(small, name="it's", seeds=[0, 1], rate=1)
-    assert sources(book)[0].splitlines() == [
-        "rate: float = 1.0  # passés",
-        'name = "it\'s"',
-        "out = 'run'",
-        "seeds = [0, 1]",
-    ]
+    before, _, after = sources(book)[0].partition("\n\n# set by astkit export\n")
+    assert before.startswith("rate: float = 0.1  # passés\n")
+    lines = ["out = 'run'", 'name = "it\'s"', "seeds = [0, 1]", "rate = 1.0"]
+    assert after.splitlines() == lines
     nbformat.write(book, tmp_path / "exported.ipynb")
     assert "rate" in papermill.inspect_notebook(tmp_path / "exported.ipynb")
     with pytest.raises(ValueError, match=r"01_small.ipynb has no parameter 'rates': choose from"):
@@ -97,11 +95,27 @@ def run_cells(folder: Path, *cells: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-"], input="\n".join(cells), **options)
 
 
-def test_the_archive_is_imported_and_a_changed_one_is_not(small: Path, tmp_path: Path) -> None:
-    parameters, package, _ = sources(build(small))
-    shown = "import astkit\nprint(astkit.__file__)\nprint(astkit.Gate.__module__)"
+@pytest.fixture
+def named(small: Path) -> Path:
+    """A notebook with a parameter that names a file."""
+    (small.parent / "found").mkdir()
+    (small.parent / "found" / "table.bin").write_bytes(b'\xff\x00{}"')
+    book = nbformat.read(small, 4)
+    book.cells[1].source = "results = 'found/table.bin'\nword = 'found/none.bin'\nempty = ''"
+    nbformat.write(book, small)
+    return small
+
+
+def test_the_archive_and_named_files_are_unpacked_and_a_changed_one_is_refused(
+    named: Path, tmp_path: Path
+) -> None:
+    parameters, package, _ = sources(build(named))
+    shown = "import astkit\nprint(astkit.__file__)\nprint(astkit.Gate.__module__)\nprint(results)"
+    shown += "\nprint(open(results, 'rb').read(), repr(word), repr(empty))"
     again = run_cells(tmp_path / "run", parameters, package, package, shown)  # a cell may run twice
-    first, second, path, module = again.stdout.splitlines()
+    first, second, path, module, place, values = again.stdout.splitlines()
+    assert re.fullmatch(r"astkit-[0-9a-f]{8}/files/results/table.bin", place)
+    assert values == r"""b'\xff\x00{}"' 'found/none.bin' ''"""
     assert first == second == f"torch {torch.__version__}; no CUDA device"
     (folder,) = (tmp_path / "run").iterdir()
     assert path == str(folder / "astkit" / "__init__.py")
@@ -124,20 +138,10 @@ def test_the_archive_is_imported_and_a_changed_one_is_not(small: Path, tmp_path:
     assert "another astkit was imported before: restart" in other.stderr
 
 
-def test_files_that_parameters_name_are_taken_along(small: Path, tmp_path: Path) -> None:
-    (tmp_path / "found").mkdir()
-    (tmp_path / "found" / "table.bin").write_bytes(b'\xff\x00{}"')
-    book = nbformat.read(small, 4)
-    book.cells[1].source = "results = 'found/table.bin'\nword = 'found/none.bin'\nempty = ''"
-    nbformat.write(book, small)
-    parameters, package, _ = sources(build(small))
-    shown = "print(results); print(open(results, 'rb').read(), repr(word), repr(empty))"
-    lines = run_cells(tmp_path / "run", parameters, package, shown).stdout.splitlines()
-    assert re.fullmatch(r"astkit-[0-9a-f]{8}/files/results/table.bin", lines[1])
-    assert lines[2] == r"""b'\xff\x00{}"' 'found/none.bin' ''"""
-    (tmp_path / "found" / "table.bin").write_bytes(bytes(1_000_001))
+def test_large_files_are_not_taken_along(named: Path) -> None:
+    (named.parent / "found" / "table.bin").write_bytes(bytes(1_000_001))
     with pytest.raises(ValueError, match=r"results names .*table.bin, which has more than 1 MB"):
-        build(small)
+        build(named)
 
 
 @pytest.fixture
@@ -156,11 +160,3 @@ def test_an_old_torch_is_refused_and_a_new_one_is_not(no_gpu: None, monkeypatch)
     for version in ("2.9.0", "2.9.1+cu128", "2.10.0a0+git1", "3.0"):
         monkeypatch.setattr(torch, "__version__", version)
         export.begin()
-
-
-def test_the_export_imports_nothing_heavy_or_optional() -> None:
-    code = "import sys, astkit.runs.export\n"
-    code += "heavy = {'torch', 'pandas', 'matplotlib', 'papermill', 'nbformat', 'filelock'}\n"
-    code += "print(sorted(heavy & set(sys.modules)))"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert result.stdout == "[]\n", result.stderr

@@ -1,7 +1,5 @@
 """One notebook in its run folder: its parameters, what is kept, what is resumed, who may run it."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

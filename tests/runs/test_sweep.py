@@ -1,7 +1,5 @@
 """Sweeps: every combination into a folder of its own, once, whatever fails or interrupts."""
 
-from __future__ import annotations
-
 import collections
 import itertools
 import re

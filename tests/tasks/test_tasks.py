@@ -130,19 +130,6 @@ def test_series_have_the_period_of_their_class() -> None:
         assert peak == pytest.approx(series.STEPS / period, abs=2)
 
 
-def test_no_forecast_is_better_than_the_least_error() -> None:
-    """The best forecast of the noise given its last value, on simulated noise."""
-    random = np.random.default_rng(0)
-    now = random.normal(0, series.NOISE / math.sqrt(1 - series.PHI**2), 20_000)
-    errors, x = [], now
-    for ahead in range(1, series.AHEAD + 1):
-        x = series.PHI * x + random.normal(0, series.NOISE, len(x))
-        errors.append(np.mean((x - series.PHI**ahead * now) ** 2))
-    assert np.mean(errors) == pytest.approx(0.196, rel=0.02)  # as docs/tasks.md says
-    seen, later = TASKS["forecast"]["train"].tensors
-    assert (seen.shape[2], later.shape[1]) == (series.STEPS, series.AHEAD)
-
-
 def test_sounds_are_what_their_names_say() -> None:
     waves, kind = sound.sounds()
     power = sound.spectrograms(waves[:600]).exp().squeeze(1)

@@ -8,12 +8,14 @@ from __future__ import annotations
 import copy
 import itertools
 import math
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from astkit.datasets import Batch
 from astkit.gating import Policy, RunInfo, Selection, Visit
 from astkit.trainers import SampleBySampleTrainer, Trainer
 from astkit.trainers.optimisation import Optimisation
@@ -79,6 +81,22 @@ class Hardest(Policy):
     def observe(self, visit: Visit) -> None:
         self.losses[visit.index] = visit.losses
         self.wrong[visit.index] += ~visit.correct
+
+
+class Given:
+    """Batches that are given, as they are."""
+
+    num_samples = None
+
+    def __init__(self, *batches: tuple[Tensor, Tensor]) -> None:
+        self.given = batches
+
+    def __len__(self) -> int:
+        return len(self.given)
+
+    def batches(self, epoch: int, order: Any = None, start: int = 0) -> Iterator[Batch]:
+        for x, y in self.given[start:]:
+            yield Batch(torch.arange(len(y)), x, y)
 
 
 class Elsewhere(Tensor):

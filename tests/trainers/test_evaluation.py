@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,22 +19,7 @@ from astkit.trainers import Metric, TrainConfig, Trainer
 from astkit.trainers.evaluation import wilson_interval
 from astkit.trainers.first_batch import sampled_rows
 from tests.gating.syncs import Syncs
-
-
-class Given:
-    """Batches that are given, as they are."""
-
-    num_samples = None
-
-    def __init__(self, *batches: tuple[Tensor, Tensor]) -> None:
-        self.given = batches
-
-    def __len__(self) -> int:
-        raise TypeError
-
-    def batches(self, epoch: int, order: Any = None, start: int = 0) -> Iterator[Batch]:
-        for x, y in self.given[start:]:
-            yield Batch(torch.arange(len(y)), x, y)
+from tests.trainers.states import Given
 
 
 class Same(nn.Module):

@@ -25,6 +25,7 @@ from astkit.profiling.flops import BatchFlops, PassFlops
 from astkit.trainers import Budget, SampleBySampleTrainer, TrainConfig, Trainer
 from tests.gating.syncs import Syncs
 from tests.trainers.states import (
+    Given,
     Hardest,
     flagged,
     hand_over,
@@ -86,7 +87,7 @@ KINDS: dict[str, Any] = {
 
 def build(kind: str = "dense", **options: Any) -> Any:
     options = {
-        "train": Loader(TRAIN, 8, augment=("crop", "flip"), pad=1, seed=3),
+        "train": Loader(TRAIN, 8, augment=("crop", "flip"), seed=3),
         "validation": Loader(VALIDATION, 8, shuffle=False),
         "config": TrainConfig(lr=1e-2, seed=5),
         **KINDS[kind](),
@@ -371,28 +372,13 @@ def test_only_selected_rows_are_fetched(rows: int, size: int, rate: float, cut: 
 # --- nobody waits for the device
 
 
-class OnDevice:
-    """Batches that lie on the device already."""
-
-    num_samples = None
-
-    def __init__(self) -> None:
-        self.batch = Batch(None, torch.randn(8, 6), torch.arange(8) % 4)
-
-    def __len__(self) -> int:
-        return 50
-
-    def batches(self, epoch: int, order: Any = None, start: int = 0) -> Iterator[Batch]:
-        return itertools.repeat(self.batch, 50 - start)
-
-
 @pytest.mark.parametrize("controller", [None, "top_k", "log_integral"])
 def test_40_steps_read_nothing_from_the_device(
     controller: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trainer = Trainer(
         nn.Linear(6, 4),
-        OnDevice(),
+        Given(*[(torch.randn(8, 6), torch.arange(8) % 4)] * 50),  # as they lie on the device
         policy=None if controller is None else Gate(0.4, controller=controller),
         epochs=1,
         config=TrainConfig(report_every=10**6),

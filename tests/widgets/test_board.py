@@ -1,7 +1,5 @@
 """The live board: what it draws, how seldom, and that it never stands in the way of training."""
 
-from __future__ import annotations
-
 import base64
 import io
 import itertools

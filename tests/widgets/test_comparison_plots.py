@@ -1,7 +1,5 @@
 """Figures of a comparison: what is drawn where, and what is refused."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

@@ -1,7 +1,5 @@
 """Driving a run: pause, step, stop and interrupts, each leaving a complete record."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

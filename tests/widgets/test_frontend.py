@@ -1,7 +1,5 @@
 """Who is watching: told apart by the environment, the kernel and what its requests carry."""
 
-from __future__ import annotations
-
 from astkit.widgets import frontend
 
 

@@ -14,7 +14,7 @@ from matplotlib.colors import to_rgb
 from PIL import Image
 
 from astkit.names import REGISTRIES
-from astkit.widgets import gate_plots, style
+from astkit.widgets import plots, style
 
 DARK = {
     **dict.fromkeys(("figure.facecolor", "savefig.facecolor", "axes.facecolor"), "black"),
@@ -97,9 +97,9 @@ def test_a_legend_lists_lines_from_the_highest_end_to_the_lowest(points):
 
 
 def test_settings_of_others_change_nothing_and_stay():
-    plain = gate_plots.threshold_and_rate(STEPS)._repr_png_()
+    plain = plots.threshold_and_rate(STEPS)._repr_png_()
     with matplotlib.rc_context(DARK):
-        dark = gate_plots.threshold_and_rate(STEPS)._repr_png_()
+        dark = plots.threshold_and_rate(STEPS)._repr_png_()
         assert matplotlib.rcParams["text.color"] == "white"
     assert plain == dark
     corner = Image.open(io.BytesIO(plain)).convert("RGBA").getpixel((0, 0))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from astkit.gating import Policy, RunInfo, Scored, Selection, Visit
 
@@ -65,6 +65,13 @@ def drawn_shares(weight: list[float], count: int = 2) -> Tensor:
 def close(found: Tensor, p: Tensor, plans: int) -> bool:
     """Whether shares of ``plans`` are those of the probabilities ``p``, but for chance."""
     return bool(((found - p).abs() <= 4.5 * (p * (1 - p) / plans).sqrt() + 1e-6).all())
+
+
+def linear(seed: int = 1) -> nn.Linear:
+    """A model of six inputs and three classes."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return nn.Linear(6, 3)
 
 
 def scored(outputs: Tensor, targets: Tensor) -> Scored:

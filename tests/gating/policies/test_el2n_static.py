@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
 from torch.nn import functional as F
 
 from astkit import distributed
 from astkit.gating import ScoredBatches
 from astkit.gating.policies.el2n_static import StaticEL2N
-from tests.gating.policies.recorded import info
+from tests.gating.policies.recorded import info, linear
 
 X = torch.randn(60, 6, generator=torch.Generator().manual_seed(0))
 Y = X[:, :3].argmax(1)
@@ -29,18 +28,12 @@ class Data:
         return iter(ScoredBatches([(rows, (X[rows], Y[rows])) for rows in order.split(15)]))
 
 
-def model() -> nn.Linear:
-    with torch.random.fork_rng():
-        torch.manual_seed(1)
-        return nn.Linear(6, 3)
-
-
 def test_the_scores_are_error_norms_averaged_over_runs() -> None:
     policy, before, data = StaticEL2N(0.3, runs=3, epochs=2, lr=0.1), torch.get_rng_state(), Data()
-    policy.prepare(model, data)
+    policy.prepare(linear, data)
     total, reference = torch.zeros(60), Data()
     for _ in range(3):
-        trained = model()
+        trained = linear()
         optimizer = torch.optim.AdamW(trained.parameters(), 0.1)
         for _ in range(2):
             for batch in reference:
@@ -69,7 +62,7 @@ def test_processes_plan_with_the_scores_of_the_first(monkeypatch: pytest.MonkeyP
     """Training may differ between processes."""
     policy, first = StaticEL2N(runs=1), torch.rand(60)
     monkeypatch.setattr(distributed, "gather", lambda own: [[first], [own]])
-    policy.prepare(model, Data())
+    policy.prepare(linear, Data())
     assert policy.scores is first
 
 

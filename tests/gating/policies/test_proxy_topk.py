@@ -6,22 +6,16 @@ import copy
 
 import pytest
 import torch
-from torch import nn
 from torch.nn import functional as F
 
 from astkit.gating.policies.proxy_topk import ProxyTopK
+from tests.gating.policies.recorded import linear
 
 
 def batches(count: int = 9) -> list[tuple[torch.Tensor, torch.Tensor]]:
     random = torch.Generator().manual_seed(0)
     x = torch.randn(count, 12, 6, generator=random)
     return [(part, part[:, :3].argmax(1)) for part in x]
-
-
-def linear(seed: int) -> nn.Linear:
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        return nn.Linear(6, 3)
 
 
 def test_it_equals_the_published_rule() -> None:

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from astkit import rng
 from astkit.gating import ScoredBatches
 from astkit.gating.policies.rho import Rho
+from tests.gating.policies.recorded import linear
 
 X = torch.randn(48, 6, generator=torch.Generator().manual_seed(0))
 Y = (X[:, :3] + 0.3 * X[:, 3:]).argmax(1)
@@ -17,19 +18,13 @@ INDEX = torch.arange(48)
 BATCHES = [(rows, (X[rows], Y[rows])) for rows in INDEX.split(12)]
 
 
-def model() -> nn.Linear:
-    with torch.random.fork_rng():
-        torch.manual_seed(1)
-        return nn.Linear(6, 3)
-
-
 def test_holdout_losses_are_those_of_the_other_halfs_model() -> None:
     policy, before = Rho(0.25, epochs=3, lr=0.05, seed=4), torch.get_rng_state()
-    policy.prepare(model, ScoredBatches(BATCHES))
+    policy.prepare(linear, ScoredBatches(BATCHES))
     half = (rng.uniform(INDEX, 4, "rho") < 0.5).long()
     expected = torch.zeros(48)
     for k in (0, 1):
-        trained = model()
+        trained = linear()
         optimizer = torch.optim.AdamW(trained.parameters(), 0.05)
         for _ in range(3):
             for rows, (x, y) in BATCHES:
@@ -40,7 +35,7 @@ def test_holdout_losses_are_those_of_the_other_halfs_model() -> None:
         other = half != k
         expected[other] = F.cross_entropy(trained(X[other]), Y[other], reduction="none").detach()
     torch.testing.assert_close(policy.held, expected)
-    current = model()
+    current = linear()
     for rows, (x, y) in BATCHES:
         chosen = policy(current, x, y, rows)
         excess = F.cross_entropy(current(x), y, reduction="none").detach() - expected[rows]
@@ -59,7 +54,7 @@ def test_samples_without_a_holdout_loss_count_as_zero() -> None:
 
 def test_small_halves_and_batch_norm_go_together() -> None:
     def normed() -> nn.Module:
-        return nn.Sequential(model(), nn.BatchNorm1d(3))
+        return nn.Sequential(linear(), nn.BatchNorm1d(3))
 
     policy = Rho(epochs=1)
     policy.prepare(normed, ScoredBatches([(r, (X[r], Y[r])) for r in INDEX.split(2)]))
@@ -69,4 +64,4 @@ def test_small_halves_and_batch_norm_go_together() -> None:
 
 def test_it_is_refused_without_holdout_losses() -> None:
     with pytest.raises(ValueError, match=r"no holdout losses: call policy.prepare\(make_model"):
-        Rho()(model(), X, Y, INDEX)
+        Rho()(linear(), X, Y, INDEX)

@@ -1,7 +1,5 @@
 """The histogram holds the counts of gates, curves every seed, frames the states."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest
