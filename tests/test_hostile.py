@@ -276,8 +276,7 @@ def faults(kind, read, place, seed):
 
 
 @pytest.fixture
-def alarm(monkeypatch):
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # a slow disk is not the subject
+def alarm():
     before = signal.signal(signal.SIGALRM, signal.default_int_handler)
     with warnings.catch_warnings(action="ignore"):
         yield

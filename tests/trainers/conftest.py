@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -22,12 +21,6 @@ class Doubled(Loader):
     def batches(self, epoch: int, order: Tensor | None = None, *rest: Any) -> Iterator[Batch]:
         for batch in super().batches(epoch, order, *rest):
             yield batch._replace(x=batch.x.double())
-
-
-@pytest.fixture(autouse=True)
-def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A checkpoint waits three times for it; what is written is read back all the same."""
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
 @pytest.fixture(scope="session")
