@@ -180,16 +180,18 @@ def _amount(found: Interval, digits: str) -> str:
 
 def sentence(rows: list[dict[str, Any]]) -> str:
     """What the kit finds at the largest share, and of labels of people, over all seeds."""
-    counts = {}
-    for labels in (DRAWN[-1], PEOPLE):
-        some = [row for row in rows if (row["labels"], row["method"]) == (labels, "astkit")]
-        found, wrong = (sum(row[key] for row in some) for key in ("found", "wrong"))
-        counts[labels] = f"{found:,} of {wrong:,}"
-    drawn, people = counts.values()
+    found, wrong = {}, {}
+    for row in rows:
+        key = (row["labels"], row["method"])
+        found[key] = found.get(key, 0) + row["found"]
+        wrong[key] = wrong.get(key, 0) + row["wrong"]
+    drawn, people, others = (DRAWN[-1], "astkit"), (PEOPLE, "astkit"), (PEOPLE, CLEANLAB)
     return (
-        f"`report.suspects(k)`, with k the number of wrong labels, {len(SEEDS)} seeds: on digits"
-        f" with {DRAWN[-1]}\nrandom labels it finds {drawn}; on CIFAR-10 with labels of careless"
-        f" people\n{people}. No method here is known to gain accuracy on the latter."
+        f"`report.suspects(k)`, with k the number of wrong labels, finds {found[drawn]:,} of"
+        f" {wrong[drawn]:,} in digits with\n{DRAWN[-1]} random labels, and {found[people]:,} of"
+        f" {wrong[people]:,} that careless people gave to CIFAR-10; there cleanlab finds\n"
+        f"{found[others]:,}, with {TRAININGS[CLEANLAB]} times the training ({len(SEEDS)} seeds). No"
+        " method here is known to gain accuracy on the latter."
     )
 
 
