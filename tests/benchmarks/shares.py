@@ -68,6 +68,13 @@ def described(data: str, condition: str, epochs: float) -> str:
     return f"{words} ({DATA[data]}, {epochs:g} epochs)"
 
 
+def place(key: tuple[str, str, float]) -> tuple[int, int, float]:
+    """Where a condition stands in tables: as in `WORDS`, Fashion-MNIST first."""
+    data, condition, epochs = key
+    word = condition if condition in WORDS else condition.partition(":")[0]
+    return list(WORDS).index(word), [*DATA, data].index(data), -epochs
+
+
 def shares() -> list[dict[str, Any]]:
     """A row for each condition and method: its gain, and its share of the oracle's.
 
@@ -89,7 +96,8 @@ def shares() -> list[dict[str, Any]]:
         return None if found is None else torch.from_numpy(found).double()
 
     table = []
-    for key, runs in conditions.items():
+    for key in sorted(conditions, key=place):
+        runs = conditions[key]
         arms = by_arm(runs)
         dense, oracle = arms.pop(DENSE), arms.get("oracle")
         value = float(np.mean([run["value"] for run in dense.values()]))
