@@ -142,15 +142,17 @@ def forecasts(table: Table) -> Picture:
             ``forecast_error``, two standard errors of it; in points of accuracy, or in percent.
     """
     rows = pd.DataFrame(table)
-    figure = picture(width=8.6, height=4.6)
+    labels = [fill(condition, 34) for condition in rows["condition"]]
+    lines = sum(1 + label.count("\n") for label in labels)
+    figure = picture(width=8.6, height=max(4.6, 0.2 * lines))
     axis = figure.axes[0]
     axis.axline((0, 0), slope=1, color=INK, lw=1, ls="--", label="foretold exactly")
     axis.axhline(0, color=SOFT, lw=0.8)
     axis.axvline(0, color=SOFT, lw=0.8)
-    for place, row in enumerate(rows.to_dict("records")):
+    for place, (label, row) in enumerate(zip(labels, rows.to_dict("records"), strict=True)):
         look: dict[str, Any] = {**line(place), "linestyle": "none", "ms": 6, "lw": 1.4}
         low, high = row["gain"] - row["gain_low"], row["gain_high"] - row["gain"]
-        look |= {"capsize": 2, "label": fill(row["condition"], 34)}
+        look |= {"capsize": 2, "label": label}
         point = [row["forecast"]], [row["gain"]]
         axis.errorbar(*point, [[low], [high]], row["forecast_error"], **look)
     axis.set_title("gain from choosing by the target: foretold and measured")

@@ -185,8 +185,11 @@ def main() -> None:
     if changed:
         raise SystemExit(f"measured with local changes, train them again: {', '.join(changed)}")
     commits = sorted({entry["stamp"]["commit"][:8] for entry in entries.values()})
-    content = {"measured_at": commits, "rows": table, "abstentions": abstentions()}
-    write_json(SHARES, content)
+    half = described(*TEXTS, HALF)  # at other FLOPs, so in no table
+    (with_half,) = (row for row in table if row["condition"] == half)
+    table.remove(with_half)
+    content = {"measured_at": commits, "rows": table, "with_half": with_half}
+    write_json(SHARES, {**content, "abstentions": abstentions()})
     comparison_plots.shares(table).savefig(PICTURE, dpi=150)
     print(pd.DataFrame(table).round(3).to_string())
 
