@@ -98,6 +98,8 @@ which it did (`python -m tests.benchmarks.gain --abstentions`): {counts}.
 
 Choosing does not replace half of the training: with half of the FLOPs, where four of five
 texts are irrelevant, `aim` is at {half}, n = {n}.
+
+Planned and not run: {missing}.
 """
 PUBLISHED = {
     "infobatch": (
@@ -171,7 +173,8 @@ def gained() -> list[str]:
     counts = [
         f"{each['data']}: {each['abstains']:.0f} of {each['n']}" for each in content["abstentions"]
     ]
-    beside = ABSTAINS.format(counts="; ".join(counts), half=half["said"], n=half["n"])
+    words = {"counts": "; ".join(counts), "missing": "; ".join(content["not_run"])}
+    beside = ABSTAINS.format(**words, half=half["said"], n=half["n"])
     return [said, markdown(table), beside]
 
 

@@ -52,8 +52,11 @@ WORDS = {
     "web": "images as from the web",
     "long_tail": "long tail, balanced target",
     "wrong_labels": "40 % wrong labels",
+    "wrong_labels:target=0": "40 % wrong labels, no right validation rows",
     "human_labels": "labels of careless people",
+    "human_labels:kind=random1": "labels of people, one person a row",
     "clean": "clean",
+    "duplicates": "each row several times",
     "small": "small",
 }
 TEXTS = ("text", "irrelevant_text:share=0.2")
@@ -188,8 +191,16 @@ def main() -> None:
     half = described(*TEXTS, HALF)  # at other FLOPs, so in no table
     (with_half,) = (row for row in table if row["condition"] == half)
     table.remove(with_half)
-    content = {"measured_at": commits, "rows": table, "with_half": with_half}
-    write_json(SHARES, {**content, "abstentions": abstentions()})
+    planned = dict.fromkeys((spec.data, spec.condition, spec.epochs) for spec in plan())
+    done = {(run["data"], run["condition"], run["epochs"]) for run in entries.values()}
+    content = {
+        "measured_at": commits,
+        "rows": table,
+        "with_half": with_half,
+        "abstentions": abstentions(),
+        "not_run": [described(*key) for key in planned if key not in done],
+    }
+    write_json(SHARES, content)
     comparison_plots.shares(table).savefig(PICTURE, dpi=150)
     print(pd.DataFrame(table).round(3).to_string())
 
