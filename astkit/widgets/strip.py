@@ -26,10 +26,16 @@ _UNHEARD = (
 
 
 class _Ready(anywidget.AnyWidget):
-    """Sends "ready" as soon as a front end has loaded it, even if not displayed."""
+    """Sends "ready" once a front end has loaded it, even if not displayed.
+
+    Twice a second, since what is sent before JupyterLab has opened a subshell is lost.
+    """
 
     _esm = """
-    function tell({ model }) { model.send({ ready: true }); }
+    function tell({ model }) {
+      const timer = setInterval(() => model.send({ ready: true }), 500);
+      setTimeout(() => clearInterval(timer), 15000);
+    }
     export default { initialize: tell, render: tell };
     """
 

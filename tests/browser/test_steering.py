@@ -18,7 +18,9 @@ TRAINER = """\
 import torch
 from astkit import Dashboard, Gate, Loader, Trainer
 from astkit.datasets import Images
+from astkit.widgets import strip
 
+strip.ANSWER_S = 10.0
 data = Images(torch.randint(0, 256, (88, 1, 8, 8)).byte(), torch.arange(88) % 4, "abcd", "noise")
 model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 4))
 trainer = Trainer(model, Loader(data, 8), Loader(data, 88), policy=Gate(0.1), epochs=90)
@@ -89,6 +91,7 @@ def test_steer_pause_step_resume_and_interrupt(open_notebook, tmp_path: Path) ->
     scene.until_step(30)
     scene.lab.photo("steered")
     scene.pause_step_and_resume()
+    scene.lab.page.wait_for_timeout(8000)  # without an answer the controls would be gone now
     scene.lab.press("i", "i")
     scene.lab.until(lambda: scene.status() == "interrupted", "the interrupt")
     scene.lab.photo("interrupted")
