@@ -409,7 +409,9 @@ def suspects() -> str:
 def suspects_found() -> str:
     """Wrong labels found by one training, and by cleanlab's cross-validation."""
     report = read(HERE / "suspects.json")
-    return f"{markdown(wrong_labels.table(report['rows']))}\n\n{describe(report['stamp'])}"
+    commits = ", ".join(sorted({row["commit"][:8] for row in report["rows"]}))
+    found = markdown(wrong_labels.table(report["rows"]))
+    return f"{found}\n\nCommits: {commits}. {describe(report['stamp'])}"
 
 
 FILES: dict[str, tuple[Callable[[], str], ...]] = {
