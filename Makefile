@@ -2,13 +2,13 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
-# most tests two at a time, a thread each; then those that want the machine for themselves
+# tests two at a time, a thread each; of test-full, then those that want the machine for themselves
 PYTEST = $(BIN)/python -m pytest
 TOGETHER = OMP_NUM_THREADS=1 $(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder -m "not alone"
 ALONE = $(PYTEST) -m alone
 
 .DEFAULT_GOAL := help
-.PHONY: help demo docs pages peers test test-full wheel lab lint clean
+.PHONY: help demo docs pages peers test together test-full wheel lab lint clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -16,8 +16,11 @@ help: ## list the targets
 demo: $(READY) ## run notebook 01 in a folder of out/
 	@$(BIN)/python -m astkit run notebooks/01_baseline_vs_gated.ipynb --runs out --again
 
-test: lint ## lint, then the tests
-	@$(TOGETHER) && $(ALONE)
+test: ## lint and the tests, side by side
+	@$(MAKE) --no-print-directory --jobs=2 lint together
+
+together: $(READY)
+	@$(TOGETHER)
 
 test-full: lint .venv/.integrations ## lint, then all tests, which takes long; reports go to out/
 	@export ASTKIT_FULL=1; failed=0; \

@@ -17,12 +17,6 @@ import hypothesis
 import pytest
 
 HERE = Path(__file__).parent
-ALONE = (
-    "browser/",
-    "datasets/test_memory.py",
-)
-"""Tests that drive a browser, watch memory or end processes: no others run beside them."""
-
 LONGEST = ("notebooks/test_runs.py", "runs/test_export_runs.py")
 
 # on a busy machine an example may take longer than hypothesis allows; test-full draws new ones
@@ -44,17 +38,12 @@ def pytest_sessionstart() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    places = {item: item.path.relative_to(HERE).as_posix() for item in items}
-    for item, place in places.items():
-        # where timing ratios are measured, nothing else runs either
-        if place.startswith(ALONE) or item.get_closest_marker("benchmark"):
-            item.add_marker("alone")
     # the longest modules first: at the end one process would wait for another
-    items.sort(key=lambda item: not places[item].startswith(LONGEST))
+    items.sort(key=lambda item: not str(item.path).endswith(LONGEST))
     if os.environ.get("ASTKIT_FULL") == "1":
         return
     for item in items:
-        if item.get_closest_marker("full"):
+        if any(item.iter_markers("full")) or any(item.iter_markers("alone")):
             item.add_marker(pytest.mark.skip(reason="acceptance count: make test-full runs it"))
 
 

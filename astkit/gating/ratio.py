@@ -180,7 +180,7 @@ def permutation_test(
     found, reached = auc(place, kinds, weights), 0
     for _ in range(DRAWS):
         permuted = np.empty_like(kind)
-        permuted[np.lexsort((random.random(len(first)), strata[first]))] = kind
+        permuted[np.argsort(strata[first] + random.random(len(first)))] = kind
         reached += auc(place, permuted[unit], weights) >= found - 1e-12
     return Difference(found, (1 + reached) / (1 + DRAWS))
 

@@ -4,8 +4,8 @@
     python -m tests.benchmarks.mutants --count 120 --seed 1 --out out/mutants.json
     cp out/mutants.json tests/benchmarks
 
-1. The tests of ``make test`` that need not be alone run once under `coverage`, which notes for each
-   line the tests that reach it (out/lines).
+1. The tests of ``make test`` but those of notebooks and browsers run once under `coverage`, which
+   notes for each line the tests that reach it (out/lines).
 2. Faults are drawn, with a seed, from those that can be made in a function of the four packages on
    a line that a test reaches: another comparison, operator or constant, a condition negated, a
    statement left out.
@@ -180,7 +180,8 @@ def record(folder: Path, tests: list[str]) -> None:
     """Run ``tests``, or the suite, and keep in ``folder`` which of them reach which line."""
     folder.mkdir(parents=True)
     options = ["-q", "-n", "2", "--dist", "loadfile", "-m", "not alone and not full"]
-    options += ["--ignore", "tests/notebooks"]  # notebooks run in processes of their own
+    # notebooks run in processes of their own
+    options += ["--ignore", "tests/notebooks", "--ignore", "tests/browser"]
     command = [sys.executable, "-m", "pytest", "-p", __spec__.name, *options, *tests]
     environment = {**os.environ, "ASTKIT_LINES": str(folder), "OMP_NUM_THREADS": "1"}
     subprocess.run(command, cwd=ROOT, env=environment, check=False)

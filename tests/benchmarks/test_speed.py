@@ -17,8 +17,7 @@ from astkit.trainers import Trainer
 from tests.benchmarks import bench, figures, measure, origin, published, score_costs, speed
 
 
-@pytest.mark.full
-@pytest.mark.benchmark
+@pytest.mark.alone
 @pytest.mark.parametrize("name", measure.FIGURES)
 def test_the_kit_keeps_its_bounds(name: str, record_property: Callable[..., None]) -> None:
     """Threads that wait for one another, where something else runs, turn 4 ms into 250."""

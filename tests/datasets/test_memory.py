@@ -99,7 +99,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-@pytest.mark.full
+@pytest.mark.alone
 def test_a_quarter_of_a_gigabyte_in_64_megabytes(tmp_path):
     limit = 64 << 20
     mapped, workers, copied = measured("mapped workers memory", tmp_path / "set", limit)
