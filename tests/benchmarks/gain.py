@@ -219,7 +219,19 @@ def made(run: Run) -> Condition:
     if name == "irrelevant_text" and (SHARED / "tinyshakespeare.txt").exists():
         options["path"] = SHARED / "tinyshakespeare.txt"
     train, test = images(run.data) if run.data in WIDTHS else (None, None)
-    return condition(name, train, test, run.seed, **options)
+    here = condition(name, train, test, run.seed, **options)
+    return here if here.validation is not None else held_out(here, run.seed)
+
+
+def held_out(here: Condition, seed: int) -> Condition:
+    """``here`` with a tenth of its training rows as validation, with the labels that they have."""
+    assert here.rows is not None and here.true_labels is not None and here.relevant is None
+    order = rng.permutation(len(here.train), seed, "held out")
+    size = len(order) // 10
+    held, kept = order[:size].sort().values, order[size:].sort().values
+    rows, true = here.rows[kept], here.true_labels[kept]
+    parts = {"train": here.train.subset(kept), "validation": here.train.subset(held)}
+    return replace(here, **parts, rows=rows, true_labels=true)
 
 
 def network(widths: tuple[int, ...], channels: int, classes: int) -> nn.Module:
@@ -335,7 +347,7 @@ def task_of(spec: Run, here: Condition) -> Task:
         return kind(
             partial(network, WIDTHS[spec.data], shape[0], here.outputs),
             loader(train, 64, augment=AUGMENT[spec.data]),
-            quiet(here.validation or here.test),
+            quiet(here.validation),
             quiet(here.test),
             config=replace(config, precision="bf16", channels_last=True),
             device="cpu",

@@ -52,7 +52,7 @@ WORDS = {
     "web": "images as from the web",
     "long_tail": "long tail, balanced target",
     "wrong_labels": "40 % wrong labels",
-    "wrong_labels:target=0": "40 % wrong labels, no right validation rows",
+    "wrong_labels:target=0": "40 % wrong labels, in the validation rows too",
     "human_labels": "labels of careless people",
     "human_labels:kind=random1": "labels of people, one person a row",
     "clean": "clean",

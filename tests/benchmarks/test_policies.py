@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from astkit.files import read_json
 from astkit.names import REGISTRIES
@@ -29,11 +30,22 @@ def test_runs_cost_the_same_and_a_control_has_the_rate_of_its_policy(
         assert 0 <= entry["flops"] - entry["budget"] < step
     dense, cached, control, elr = entries.values()
     assert dense["budget"] == cached["budget"] == control["budget"]
-    assert dense["trained"] == elr["trained"] == 2800
+    assert dense["trained"] == elr["trained"] == 2520
     assert dense["value"] != elr["value"]  # from the second epoch on
     assert (dense["rate"], cached["rate"]) == (1.0, pytest.approx(0.4, abs=0.001))
     assert control["rate"] == pytest.approx(cached["rate"], abs=0.001)
     json.dumps(entries, allow_nan=False)
+
+
+def test_without_right_validation_rows_a_part_of_the_training_rows_is_held_out() -> None:
+    here = gain.made(Run("digits", "wrong_labels:share=0.4,target=0", 2.0, "auto", 0))
+    parts = here.train.images, here.validation.images
+    assert [len(part) for part in parts] == [1260, 140]
+    every = gain.images("digits")[0].images
+    assert torch.equal(torch.cat(parts).unique(dim=0), every.unique(dim=0))
+    assert here.oracle is not None
+    assert torch.equal(here.oracle == 0, here.wrong)
+    assert float(here.wrong.float().mean()) == pytest.approx(0.4, abs=0.02)
 
 
 def test_a_run_is_found_by_its_name() -> None:
