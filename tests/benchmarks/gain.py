@@ -225,7 +225,9 @@ def made(run: Run) -> Condition:
 
 def held_out(here: Condition, seed: int) -> Condition:
     """``here`` with a tenth of its training rows as validation, with the labels that they have."""
-    assert here.rows is not None and here.true_labels is not None and here.relevant is None
+    assert here.rows is not None
+    assert here.true_labels is not None
+    assert here.relevant is None
     order = rng.permutation(len(here.train), seed, "held out")
     size = len(order) // 10
     held, kept = order[:size].sort().values, order[size:].sort().values
