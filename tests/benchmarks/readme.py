@@ -42,12 +42,12 @@ README_ROWS = {
     ),
     "four of five texts are irrelevant": "texts, most of them irrelevant",
     "half of the images are of another domain (Fashion-MNIST, 8 epochs)": (
-        "images, half of them of another domain (Fashion-MNIST)"
+        "Fashion-MNIST: half of the images of another domain"
     ),
     "images as from the web (Fashion-MNIST, 8 epochs)": (
-        "images: irrelevant, copied, mislabelled, imbalanced (Fashion-MNIST)"
+        "Fashion-MNIST: irrelevant, copied, mislabelled, imbalanced"
     ),
-    "images as from the web (CIFAR-10, 8 epochs)": "the same (CIFAR-10)",
+    "images as from the web (CIFAR-10, 8 epochs)": "CIFAR-10: irrelevant, copied, mislabelled, imbalanced",
     "table: older rows differ in inputs only": "tables: older rows differ in their inputs alone",
 }
 """Conditions in README, in its words."""
