@@ -47,7 +47,9 @@ README_ROWS = {
     "images as from the web (Fashion-MNIST, 8 epochs)": (
         "Fashion-MNIST: irrelevant, copied, mislabelled, imbalanced"
     ),
-    "images as from the web (CIFAR-10, 8 epochs)": "CIFAR-10: irrelevant, copied, mislabelled, imbalanced",
+    "images as from the web (CIFAR-10, 8 epochs)": (
+        "CIFAR-10: irrelevant, copied, mislabelled, imbalanced"
+    ),
     "table: older rows differ in inputs only": "tables: older rows differ in their inputs alone",
 }
 """Conditions in README, in its words."""
