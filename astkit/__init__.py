@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from astkit.trainers.trainer import Trainer as Trainer
     from astkit.widgets.dashboard import Dashboard as Dashboard
 
+__all__ = list(PUBLIC)
 __version__ = "0.3.0"
 
 

@@ -10,6 +10,7 @@ import inspect
 import tempfile
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,12 @@ from astkit.comparison.report import NAME, Comparison
 from astkit.comparison.schedule import Schedule
 from astkit.comparison.statistics import DENSE
 from astkit.comparison.training import RECORDS, Chosen, Method, Task
+from astkit.gating.controllers import ABOVE_0, check_number
 from astkit.gating.losses import Criterion
 from astkit.gating.policy import Policy, as_policy
 from astkit.names import REGISTRIES, refuse_removed
 from astkit.trainers import Budget, TrainConfig
+from astkit.trainers.config import check_types
 from astkit.trainers.evaluation import Metrics, as_metrics
 from astkit.trainers.fingerprint import plain
 
@@ -103,11 +106,24 @@ def compare(
         "make_optimizer": make_optimizer,
         "device": device,
     }
-    for name, value, kind in (("budget", budget, Budget), ("config", config, TrainConfig)):
-        if not isinstance(value, kind | None):
-            raise ValueError(f"{name} is {value!r:.60}: pass a {kind.__name__}")
-    budget, seeds = budget or Budget(epochs=5), list(seeds)
-    _check_numbers(seeds, budget)
+    check_types(
+        budget=(budget, Budget | None),
+        config=(config, TrainConfig | None),
+        out=(out, str | Path | None),
+    )
+    if isinstance(make_optimizer, type | torch.optim.Optimizer):
+        raise ValueError(
+            f"make_optimizer is {make_optimizer!r:.60}: pass a function of a model that returns a"
+            " new optimizer of it"
+        )
+    budget, seeds = budget or Budget(epochs=5), _checked_seeds(seeds)
+    if budget.seconds is not None:
+        raise ValueError(
+            "budget is in seconds, which depend on the load of the machine: give epochs, steps or"
+            " FLOPs"
+        )
+    if smallest_gain is not None:
+        check_number("smallest_gain", smallest_gain, ABOVE_0)
     task, methods = checked_task(values), checked_methods(policies)
     temporary = tempfile.TemporaryDirectory(prefix="astkit-") if out is None else None
     folder = Path(str(out) if temporary is None else temporary.name)
@@ -136,15 +152,13 @@ def compare(
         return report
 
 
-def _check_numbers(seeds: list[int], budget: Budget) -> None:
-    whole = all(isinstance(seed, int) and seed >= 0 for seed in seeds)
-    if not seeds or not whole or len(set(seeds)) < len(seeds):
-        raise ValueError(f"seeds is {seeds}: give different whole numbers, such as range(5)")
-    if budget.seconds is not None:
-        raise ValueError(
-            "budget is in seconds, which depend on the load of the machine: give epochs, steps or"
-            " FLOPs"
-        )
+def _checked_seeds(seeds: Iterable[int]) -> list[int]:
+    found = list(seeds) if isinstance(seeds, Iterable) else []
+    whole = all(isinstance(seed, Integral) and seed >= 0 for seed in found)
+    if not found or not whole or len(set(found)) < len(found):
+        given = found if isinstance(seeds, Iterable) else seeds
+        raise ValueError(f"seeds is {given}: give different whole numbers, such as range(5)")
+    return list(map(int, found))
 
 
 # --- the task ---
@@ -172,6 +186,15 @@ def _check_model(task: Task) -> None:
             f"make_model is a {type(make).__name__}: pass a function without arguments that returns"
             " a new model"
         )
+    try:
+        inspect.signature(make).bind()
+    except TypeError as error:
+        raise ValueError(
+            f"make_model cannot be called without arguments ({error}): pass a function, such as"
+            " functools.partial of this one"
+        ) from None
+    except ValueError:  # no signature is known
+        pass
     one, other = task.model(0), task.model(0)
     if not isinstance(one, nn.Module):
         raise ValueError(f"make_model returns a {type(one).__name__}: return a torch module")
@@ -205,7 +228,7 @@ def checked_methods(policies: Any) -> dict[str, Method]:
     """The policies by label, without "dense"; raises ``ValueError`` for invalid ones."""
     one = isinstance(policies, str | Mapping | Policy)
     found: dict[str, Method] = {}
-    for each in [policies] if one else policies:
+    for each in [policies] if one else policies or []:
         if each == DENSE:  # always trained
             continue
         chosen = {"name": each} if isinstance(each, str) else each

@@ -22,6 +22,7 @@ from torch.utils.data import Subset
 from astkit import rng
 from astkit.datasets.facts import class_labels, inside
 from astkit.files import plain_values, write_atomic
+from astkit.gating.controllers import check_count
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -186,6 +187,7 @@ class Suspects:
 
     def __init__(self, samples: Samples, k: int = 50) -> None:
         self.samples, order = samples, by_loss(samples.loss)
+        check_count("k", k)
         self.rows, self.kept = order[:k], order[k:].sort().values
 
     def table(self) -> pd.DataFrame:
@@ -232,6 +234,7 @@ def explorer(methods: Mapping[str, Samples], most: int = 600) -> Explorer:
     from astkit.widgets.explore import Explorer, embedded
     from astkit.widgets.style import line
 
+    check_count("most", most)
     first = next(iter(methods.values()))
     share = max(1, most // (2 * len(methods) * (len(first.groups) + 1)))
     groups = {

@@ -32,6 +32,7 @@ from astkit.trainers.fingerprint import (
 )
 from astkit.trainers.progress import duration
 
+SETTINGS = "settings.json"
 PLACE = ("source", "torch", "cpu", "devices")  # of a stamp: what seconds depend on
 
 
@@ -54,6 +55,7 @@ class Schedule:
     entries: dict[tuple[str, int], Entry] = field(default_factory=dict)
     controls: dict[str, Method] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
+    baseline: Baseline = field(default_factory=Baseline)
 
     def train(self) -> dict[str, Any]:
         """Train the runs that the folder lacks; returns the contents of a `Comparison`."""
@@ -65,12 +67,15 @@ class Schedule:
         self.whole = (1 + 2 * len(self.methods)) * len(self.seeds)  # runs, at most
         first, dense = self.seeds[0], Method(DENSE, None)
         expected = self._forecast(first)
-        baseline = self._baseline(first)
-        if (DENSE, first) in self.entries:
-            self._check(self.task.trainer(None, first, self.budget))
+        self.baseline = self._baseline(first)
+        then = read_json(self.folder / SETTINGS, policies=dict)
+        if then or (DENSE, first) in self.entries:
+            begun = then.get("seed")  # that of the trainer described there
+            seed = begun if isinstance(begun, int) else first
+            self._check(self.task.trainer(None, seed, self.budget))
         for place, seed in enumerate(self.seeds):
             self._train([(dense, seed)])
-            self._look_at(baseline, first)
+            self._look_at(first)
             self._train([(each, seed) for each in self.methods.values()])
             seeds = self.seeds[: place + 1]
             self.controls = self._controls(seeds)
@@ -90,7 +95,7 @@ class Schedule:
             "metric": some["metric"],
             "higher": some["higher"],
             "notes": self.notes,
-            "baseline": baseline.notes,
+            "baseline": self.baseline.notes,
             "forecast": None if expected is None else expected._asdict(),
             "settings": self.settings,
             "stamp": stamp(),
@@ -121,18 +126,18 @@ class Schedule:
         """The baseline as checked now, or by an earlier call in this folder."""
         baseline = Baseline.load(self.folder)
         if baseline is None:
-            given = self.task.make_optimizer is not None or self.task.config.lr is not None
             baseline = Baseline()
             if self.check_baseline:
+                given = self.task.make_optimizer is not None or self.task.config.lr is not None
+                given = given or (DENSE, seed) in self.entries  # trained at the default rate
                 baseline = check_baseline(self.task, self.budget, seed, given)
-            baseline.save(self.folder)
         if self.task.config.lr is None:
             self.task = replace(self.task, config=replace(self.task.config, lr=baseline.lr))
         return baseline
 
-    def _look_at(self, baseline: Baseline, seed: int) -> None:
+    def _look_at(self, seed: int) -> None:
         """Say what the length of the first run of dense training gained."""
-        entry = self.entries[DENSE, seed]
+        baseline, entry = self.baseline, self.entries[DENSE, seed]
         path = self.folder / RECORDS / entry["visits"]
         if baseline.trial is not None and path.exists():
             value = entry["curve"][-1][2] if entry["curve"] else None
@@ -144,7 +149,8 @@ class Schedule:
     def _check(self, trainer: Trainer) -> None:
         """Describe what the runs compute, see `astkit.trainers.fingerprint`.
 
-        ``trainer`` is that of dense training with the first seed, not trained yet. Raises
+        ``trainer`` is one of dense training, with the seed that the folder was begun with, not
+        trained yet. Raises
         ``ValueError`` if the folder holds results of another comparison.
         """
         test = self.task.source("test")
@@ -168,7 +174,7 @@ class Schedule:
                 )
             arguments = {k: v for k, v in plain(policy).items() if k != "seed"}
             policies[label] = {"arguments": arguments, "policy": policy_part(policy)}
-        path = self.folder / "settings.json"
+        path = self.folder / SETTINGS
         then = read_json(path, policies=dict)
         if then:
             if "settings" not in then:
@@ -177,12 +183,15 @@ class Schedule:
                     " continue: choose another folder"
                 )
             before = then.pop("policies")
+            then.pop("seed", None)
             check_same(then, now, f"out is {self.folder}, which")
             for label in policies.keys() & before.keys():
                 check_same(before[label], policies[label], f"{label} in {self.folder}")
             policies = before | policies
         self.settings = {**now, "policies": policies}
-        write_json(path, self.settings)
+        write_json(path, {**self.settings, "seed": trainer.config.seed})
+        if self.check_baseline:  # not for the data of a refused call
+            self.baseline.save(self.folder)
         left_out = [name for name, part in now.items() if part is None]
         if left_out and self.resumable:
             self._say(

@@ -8,19 +8,19 @@ import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 from safetensors.torch import save
 from torch import Tensor, nn
-from torch.utils.data import RandomSampler, default_collate
 
 from astkit import rng
 from astkit.comparison.statistics import bootstrap_rows
 from astkit.datasets import BatchSource, Loader, as_loader
 from astkit.datasets.batch import Batch, join
-from astkit.datasets.foreign import convertible
+from astkit.datasets.foreign import opened
 from astkit.files import read_json, write_atomic, write_json
 from astkit.gating.losses import Criterion, cross_entropy_rows
 from astkit.gating.policies.random_subset import RandomSubset
@@ -97,11 +97,12 @@ class Task:
         else:
             made = self.make_optimizer(model)
             optimizer, scheduler = made if isinstance(made, tuple) else (made, None)
-            for group in optimizer.param_groups:
-                group["lr"] *= lr_factor
-            if scheduler is not None:
-                scheduler.base_lrs = [lr * lr_factor for lr in scheduler.base_lrs]
-        return self.trainer_class(
+            if not isinstance(optimizer, torch.optim.Optimizer):
+                raise ValueError(
+                    f"make_optimizer returns a {type(optimizer).__name__}: return an optimizer of"
+                    " the model that it is called with, or a pair of it and a scheduler"
+                )
+        trainer = self.trainer_class(
             model,
             selectable(self.train, seed),
             self.source("validation"),
@@ -116,6 +117,9 @@ class Task:
             device=self.device,
             **options,
         )
+        if optimizer is not None:
+            trainer.optimisation.lr_scale = lr_factor
+        return trainer
 
     def value(self, values: Mapping[str, Any]) -> tuple[float, str, bool]:
         """Value, name and direction (whether higher is better) of what is compared.
@@ -278,9 +282,11 @@ def run(
     trainer.validates = False  # the record does
     trainer.optimisation.watching = True
     failure: Entry | None = None
+    measure = partial(_point, trainer, task, arrays)
     try:
         for _ in trainer.steps():
-            record.reach(trainer.done, lambda: _point(trainer, task, arrays))
+            record.reach(trainer.done, measure)
+        record.reach(trainer.done, measure)  # stopped between its last step and this
     except FloatingPointError as error:
         failure = {"value": None, "worst_class": None, "failed": str(error)}
     tested = failure or _test(trainer, task, arrays)
@@ -376,18 +382,3 @@ def selectable(data: Any, seed: int) -> BatchSource:
     """
     data = opened(data)
     return data.reseeded(seed) if isinstance(data, Loader) else as_loader(data, seed=seed)
-
-
-def opened(data: Any) -> Any:
-    """A torch DataLoader that loads each row once as a `Loader`; anything else unchanged."""
-    if not convertible(data):
-        return data
-    collate = data.collate_fn
-    return Loader(
-        getattr(data.dataset, "indexed_data", data.dataset),  # it provides indices itself
-        data.batch_size,
-        shuffle=isinstance(data.sampler, RandomSampler),
-        num_workers=data.num_workers,
-        drop_last=data.drop_last,
-        collate_fn=None if collate is default_collate else collate,
-    )

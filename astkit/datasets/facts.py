@@ -18,6 +18,7 @@ from torch.utils.data import (
     RandomSampler,
     SequentialSampler,
     Subset,
+    SubsetRandomSampler,
     TensorDataset,
 )
 
@@ -94,19 +95,29 @@ def shared_rows(train: Any, validation: Any, test: Any) -> dict[tuple[str, str],
 def _hashed(data: Any) -> np.ndarray[Any, Any]:
     """Hashes of the inputs of all rows, uint64; none if it is not known which rows are loaded."""
     loader = data.loader if isinstance(data, ForeignLoader) else data
-    known = not isinstance(loader, DataLoader | list) or isinstance(
-        sampler_of(loader), RandomSampler | SequentialSampler
-    )
+    known = rows_known(loader) and not isinstance(loader, list)
     data, rows = inside(loader)
     if not known or isinstance(data, IterableDataset) or not hasattr(data, "__getitem__"):
         return np.empty(0, np.uint64)
     numbers = range(len(data)) if rows is None else rows.tolist()
     with restored():
-        return np.array([_input_hash(data[row]) for row in numbers], np.uint64)
+        hashes = [_input_hash(data[row]) for row in numbers]
+    return np.array([] if None in hashes else hashes, np.uint64)
 
 
-def _input_hash(item: Any) -> int:
-    """Hash of the inputs of an item: without its last part, or `NAMES` of a mapping."""
+def rows_known(data: Any) -> bool:
+    """Whether `inside` tells which rows a loader loads; so it is for data sets."""
+    loader = data.loader if isinstance(data, ForeignLoader) else data
+    return not isinstance(loader, DataLoader) or isinstance(
+        sampler_of(loader), RandomSampler | SequentialSampler | SubsetRandomSampler
+    )
+
+
+def _input_hash(item: Any) -> int | None:
+    """Hash of the inputs of an item: without its last part, or `NAMES` of a mapping.
+
+    ``None`` for objects that are neither arrays nor plain values.
+    """
     inputs = item
     if isinstance(item, Mapping):
         inputs = [value for key, value in item.items() if key not in NAMES]
@@ -114,7 +125,14 @@ def _input_hash(item: Any) -> int:
         inputs = item[:-1]
     digest = blake2b(digest_size=8)
     for leaf in pytree.tree_leaves(inputs):
-        value = leaf.detach().cpu().double().numpy() if isinstance(leaf, Tensor) else leaf
+        value = leaf
+        if isinstance(leaf, Tensor):
+            real = torch.view_as_real(leaf) if leaf.is_complex() else leaf
+            value = real.detach().cpu().double().numpy()
+        elif hasattr(leaf, "__array_interface__"):  # as PIL's images have
+            value = np.asarray(leaf)
+        elif not isinstance(leaf, str | bytes | int | float | complex | None):
+            return None
         digest.update(value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode())
     return int.from_bytes(digest.digest(), "big")
 
@@ -124,6 +142,8 @@ def inside(data: Any) -> tuple[Any, Tensor | None]:
     rows = None
     while True:
         if isinstance(data, DataLoader):
+            if isinstance(data.sampler, SubsetRandomSampler):
+                rows = torch.as_tensor(data.sampler.indices, dtype=torch.int64)
             data = data.dataset
         elif isinstance(data, Loader):
             data = data.data

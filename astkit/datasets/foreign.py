@@ -32,9 +32,11 @@ class Indexed(Dataset[Any]):
     """A dataset whose item ``i`` is ``(i, data[i])``; see `indexed`."""
 
     def __init__(self, data: Any) -> None:
-        if isinstance(data, IterableDataset) or not hasattr(data, "__len__"):
+        batches = isinstance(data, DataLoader | BatchSource)
+        if batches or isinstance(data, IterableDataset) or not hasattr(data, "__len__"):
+            why = "holds batches" if batches else "has no length"
             raise ValueError(
-                f"data is a {type(data).__name__}, which has no length, so its rows have no index:"
+                f"data is a {type(data).__name__}, which {why}, so its rows have no index:"
                 " pass a map-style dataset"
             )
         self.indexed_data = data
@@ -157,6 +159,21 @@ def convertible(loader: Any) -> bool:
     )
 
 
+def opened(data: Any) -> Any:
+    """A torch DataLoader that loads each row once as a `Loader`; anything else unchanged."""
+    if not convertible(data):
+        return data
+    collate = data.collate_fn
+    return Loader(
+        getattr(data.dataset, "indexed_data", data.dataset),  # it provides indices itself
+        data.batch_size,
+        shuffle=isinstance(data.sampler, RandomSampler),
+        num_workers=data.num_workers,
+        drop_last=data.drop_last,
+        collate_fn=None if collate is default_collate else collate,
+    )
+
+
 def parts_of(loader: Any) -> Iterator[Any]:
     """``loader``, its samplers and dataset, and the stages of a WebDataset pipeline."""
     yield loader
@@ -184,7 +201,8 @@ def as_loader(
     Raises ``ValueError`` for anything else, and for a loader with a policy's sampler.
     """
     if isinstance(obj, BatchSource):
-        source: Any = copy.copy(obj)
+        # a copy of a Loader has worker processes and passes of its own
+        source: Any = obj.reseeded(obj.seed) if isinstance(obj, Loader) else copy.copy(obj)
         if hasattr(source, "to") and getattr(source, "device", None) != torch.device(device):
             source = source.to(device)
         return resized(source, batch_size)

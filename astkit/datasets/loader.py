@@ -171,6 +171,10 @@ class Loader:
         """A copy that loads every row as it is: not augmented, and with a last batch in part."""
         return self._changed(_augment=Augment(), drop_last=False)
 
+    def undropped(self) -> Self:
+        """The same data with a last batch in part."""
+        return self._changed(drop_last=False) if self.drop_last else self
+
     def divided(self) -> Self:
         """A copy whose batches hold this process's share of the rows; see `distributed.share`."""
         return self._changed(_divided=True)
@@ -244,9 +248,10 @@ class Loader:
             batch = as_batch(item, rows)
             if not self.resident:
                 batch = batch.to(self.device)
-            if isinstance(batch.x, Tensor) and batch.y is not batch.x:
+            if isinstance(batch.x, Tensor):
                 x = self._augment.apply(batch.x, drawn) if self._augment.names else batch.x
-                batch = batch._replace(x=self._normalized(x))
+                x = self._normalized(x)
+                batch = batch._replace(x=x, y=x if batch.y is batch.x else batch.y)
             yield batch
 
     def _normalized(self, x: Tensor) -> Tensor:

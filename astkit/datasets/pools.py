@@ -39,9 +39,11 @@ def read(pool: Path, target: Path, label: str | None) -> tuple[Any, Any, Lines]:
         return tables(pool, target, label)
     if label is not None:
         raise ValueError(f"--label is {label!r}, but only a .csv has columns: leave it out")
-    content = {"folder": pictures, ".jsonl": objects, ".txt": texts}[kind]
+    content: Any = {"folder": pictures, ".jsonl": objects, ".txt": texts}[kind]
     rows, lines = content(pool)
     wanted, _ = content(target)
+    check_rows(pool, len(rows))
+    check_rows(target, len(wanted))
     written = np.array(lines, object)
     return rows, wanted, lambda chosen: "".join(f"{line}\n" for line in written[chosen.numpy()])
 
@@ -51,6 +53,8 @@ def tables(pool: Path, target: Path, label: str | None) -> tuple[Any, Any, Lines
     import pandas as pd
 
     frames = [pd.read_csv(path) for path in (pool, target)]
+    for path, frame in zip((pool, target), frames, strict=True):
+        check_rows(path, len(frame))
     if set(frames[0]) != set(frames[1]):
         differ = ", ".join(sorted(map(str, set(frames[0]) ^ set(frames[1]))))
         raise ValueError(f"{pool} and {target} differ in the columns {differ}: give both the same")
@@ -69,6 +73,12 @@ def tables(pool: Path, target: Path, label: str | None) -> tuple[Any, Any, Lines
     )
     plain = pd.read_csv(pool, dtype=str, keep_default_na=False)
     return train, wanted, lambda rows: plain.iloc[rows.numpy()].to_csv(index=False)
+
+
+def check_rows(path: Path, rows: int) -> None:
+    """Raise ``ValueError`` for a file without rows."""
+    if not rows:
+        raise ValueError(f"{path} has no rows: give another file")
 
 
 def _label(values: pd.Series[Any], name: str) -> Tensor:

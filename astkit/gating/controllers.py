@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from numbers import Real
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -34,15 +35,15 @@ ABOVE_0, FROM_0, RATE, SHARE, PART = RULES
 
 def check_number(name: str, value: float, rule: str = RATE) -> float:
     """``value`` as a float; ``ValueError`` unless it follows the ``rule``, one of `RULES`."""
-    if not RULES[rule](value):
-        raise ValueError(f"{name} is {value}: give {rule}")
+    if not isinstance(value, Real) or not RULES[rule](float(value)):
+        raise ValueError(f"{name} is {value!r}: give {rule}")
     return float(value)
 
 
 def check_count(name: str, value: int, least: int = 1) -> int:
     """``value``; ``ValueError`` unless it is a whole number of ``least`` or more."""
-    if int(value) != value or value < least:
-        raise ValueError(f"{name} is {value}: give a whole number of {least} or more")
+    if not isinstance(value, Real) or value % 1 or value < least:
+        raise ValueError(f"{name} is {value!r}: give a whole number of {least} or more")
     return int(value)
 
 
@@ -239,7 +240,14 @@ class LogIntegral(ScaleFree):
             self._gain = check_number("gain", gain, ABOVE_0)
         elif gain != "auto":
             raise ValueError(f'gain is {gain!r}: give {ABOVE_0}, or "auto"')
+        else:
+            self._gain = 0.5
         self.auto = gain == "auto"
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        if self.auto:  # the state has what it arrived at
+            self.gain = "auto"
 
     def become_additive(self, scores: Tensor) -> None:
         super().become_additive(scores)

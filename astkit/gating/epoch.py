@@ -13,10 +13,11 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.utils.data import Sampler
+from torch.utils.data import DataLoader, Sampler
 
 from astkit import distributed, rng
 from astkit.datasets.facts import class_labels
+from astkit.datasets.loader import BatchSource
 from astkit.gating.selection import Selection
 
 Features = Callable[[Tensor, str], Tensor]
@@ -182,16 +183,19 @@ class PolicySampler(Sampler[int]):
 
     def __init__(self, policy: Planner, data: Any, epochs: float, target: Any = None) -> None:
         try:
-            samples = len(data)
+            samples = 0 if isinstance(data, DataLoader | BatchSource) else len(data)
         except TypeError:  # a DataLoader has a method that raises, if its data set is a stream
             samples = 0
         if not samples:
             raise ValueError(
-                f"data is a {type(data).__name__} without rows or without a length: pass a"
-                " map-style data set, or use a policy that selects after scoring, such as Gate"
+                f"data is a {type(data).__name__}, a loader, or without rows or without a length:"
+                " pass a map-style data set, or use a policy that selects after scoring, such as"
+                " Gate"
             )
-        if not epochs > 0:
-            raise ValueError(f"epochs is {epochs}: give the planned number of iterations, above 0")
+        if not isinstance(epochs, int | float) or not epochs > 0:
+            raise ValueError(
+                f"epochs is {epochs!r}: give the planned number of iterations, above 0"
+            )
         self.policy, self.epochs = policy, epochs
         self.epoch = Epoch(policy, samples, data, target)
         self.progress: Callable[[], float] | None = None
@@ -285,9 +289,10 @@ class PolicySampler(Sampler[int]):
         Raises ``ValueError`` for rows that were not drawn in this iteration or are used already,
         and if all rows of the batch have weight 0.
         """
-        if losses.shape != index.shape or losses.ndim != 1:
+        shapes = [list(getattr(part, "shape", ["none"])) for part in (losses, index)]
+        if shapes[0] != shapes[1] or len(shapes[0]) != 1 or not isinstance(index, Tensor):
             raise ValueError(
-                f"losses has shape {list(losses.shape)} and index {list(index.shape)}: pass one"
+                f"losses has shape {shapes[0]} and index {shapes[1]}: pass one"
                 " loss and one index per row, from a criterion built with reduction='none'"
             )
         part = self._find(index.detach().cpu())

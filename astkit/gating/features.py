@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.data import IterableDataset, TensorDataset, default_collate
 
 from astkit import rng
-from astkit.datasets.facts import NAMES, class_labels, inside
+from astkit.datasets.facts import NAMES, class_labels, inside, rows_known
 from astkit.datasets.images import Images
 from astkit.datasets.loader import fetch_rows
 
@@ -69,7 +69,16 @@ class Rows:
                 f"the data are a {type(self._data).__name__}, of which no rows can be selected:"
                 " pass a map-style data set with at least one row"
             )
-        self._in_memory = isinstance(self._data, Images | TensorDataset)
+        # a subclass may change the rows that it gives
+        self._in_memory = getattr(type(self._data), "__getitem__", None) in (
+            Images.__getitem__,
+            TensorDataset.__getitem__,
+        )
+        if not rows_known(data):
+            raise ValueError(
+                "the data are a DataLoader with a sampler of its own, so that its rows are not"
+                " known: pass a data set, such as a Subset"
+            )
         self._features, self._by_row = features, by_row
         self.of_model = by_row is not None
         self.labels = class_labels(data)
@@ -96,7 +105,13 @@ class Rows:
             items = fetch_rows(self._data, rows.tolist())
         if isinstance(items[0], str):
             return items, None
-        return _divided(default_collate(items))
+        try:
+            return _divided(default_collate(items))
+        except (RuntimeError, TypeError) as error:
+            raise ValueError(
+                f"the rows of the data cannot be stacked ({str(error)!r:.120}): pass data whose"
+                " items are tensors or numbers of one shape"
+            ) from error
 
     def inputs(self, rows: Tensor) -> Any:
         """Inputs of ``rows``: a tensor, a list of strings, or what the data hold."""
@@ -137,7 +152,7 @@ class Rows:
         if self.kind == TOKENS:
             return token_features(x.numpy())
         if self.kind == TABLE:
-            return x.reshape(len(rows), -1).numpy().astype(np.float32)
+            return x.reshape(len(rows), -1).float().numpy()
         shape = f" of shape {list(x.shape[1:])} a row" if isinstance(x, Tensor) else ""
         raise ValueError(
             f"no features are known for inputs that are a {type(x).__name__}{shape}: pass"

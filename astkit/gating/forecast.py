@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from astkit.datasets.batch import IGNORED
 from astkit.gating.features import TABLE, TOKENS, Matrix, mixed
 from astkit.gating.ratio import (
     OUTPUTS,
@@ -78,6 +79,8 @@ def judge(pair: Pair, weights_of: Callable[[Tensor, Tensor], Tensor]) -> Forecas
     proxy = _proxy(pair, fitted)
     if proxy is None:
         unknown = "cannot tell, the data have no targets to judge a proxy by"
+        if pair.train.targets(fitted[:1]) is not None:
+            unknown = "cannot tell, the targets are not known to be classes: give the data labels"
         return Forecast(0.0, 0.0, "", 1.0, unknown)
     fit, unit = proxy
     losses: dict[float, list[Array]] = {power: [] for power in POWERS}
@@ -117,7 +120,8 @@ def teach_nothing(pair: Pair, weights: Array) -> bool:
         right[~half] = head.fit(x[half], y[half]).predict(x[~half]) == y[~half]
         pair.flops += fit_flops(head[-1], x[half])
     of_class = np.bincount(y, weights) / np.maximum(np.bincount(y), 1)
-    order, few = np.argsort(weights / of_class[y], kind="stable"), len(y) // 4
+    known = (of_class[y] > 0).nonzero()[0]  # other classes are not in the target
+    order, few = known[np.argsort((weights / of_class[y])[known], kind="stable")], len(known) // 4
     lowest, highest = (
         right[rows].mean() - np.bincount(y[rows]).max() / few
         for rows in (order[:few], order[-few:])
@@ -135,6 +139,8 @@ def gain(dense: Array, chosen: Array, unit: str) -> tuple[float, float]:
     if unit != "% of the RMSE":
         differences = dense - chosen
         return float(differences.mean()), float(differences.std(ddof=1) / n**0.5)
+    if not dense.any():  # nothing is left to gain
+        return 0.0, 0.0
     ratio = chosen.mean() / dense.mean()
     spread = (chosen - ratio * dense).std(ddof=1) / (n**0.5 * dense.mean())
     return float(100 * (1 - ratio**0.5)), float(100 * spread / (2 * max(ratio, 1e-12) ** 0.5))
@@ -150,7 +156,8 @@ def _proxy(pair: Pair, fitted: Tensor) -> tuple[Fit, str] | None:
     y = train.targets(fitted)
     if y is None or target.targets(torch.arange(1)) is None:
         return None
-    if train.kind == TOKENS and y.ndim == 2 and not y.is_floating_point():
+    tokens = train.kind == TOKENS and y.shape[1:] == train.inputs(fitted[:1]).shape[1:]
+    if tokens and not y.is_floating_point():
         return _language_model(pair, fitted, y), "bits a token"
     if pair.labels is not None:
         of_train, of_target = pair.labels
@@ -220,8 +227,9 @@ def _regression(pair: Pair, fitted: Tensor, y: Array) -> Fit:
 def _language_model(pair: Pair, fitted: Tensor, y: Tensor) -> Fit:
     """An n-gram model of the next token from two, one and no tokens before; losses are in bits.
 
-    The estimate from a longer context is mixed with that of the shorter one, which counts as
-    `PRIOR` observations (Witten-Bell smoothing with a constant); contexts share hashed buckets.
+    Tokens whose target is `IGNORED` do not count. The estimate from a longer context is mixed with
+    that of the shorter one, which counts as `PRIOR` observations (Witten-Bell smoothing with a
+    constant); contexts share hashed buckets.
     """
     target, everything = pair.target, torch.arange(len(pair.target))
     values = target.targets(everything)
@@ -230,9 +238,10 @@ def _language_model(pair: Pair, fitted: Tensor, y: Tensor) -> Fit:
     kept = max(1, MOST_TOKENS // y.shape[1])
     contexts, pairs = _hashed(pair.train.inputs(fitted[:kept]), y[:kept])
     of_target = _hashed(target.inputs(everything), values)
+    counted, judged = (y[:kept] != IGNORED).numpy(), (values != IGNORED).numpy()
 
     def fit(weights: Array) -> Array:
-        each = np.repeat((weights / weights.mean())[:kept], contexts.shape[2])
+        each = ((weights / weights.mean())[:kept, None] * counted).ravel()
         p = np.full(of_target[0].shape[::2], 1 / vocabulary)
         for order in range(contexts.shape[1]):
             seen, followed = (
@@ -242,7 +251,7 @@ def _language_model(pair: Pair, fitted: Tensor, y: Tensor) -> Fit:
             before, both = (part[:, order] for part in of_target)
             p = (followed[both] + PRIOR * p) / (seen[before] + PRIOR)
         pair.flops += 2.0 * contexts.size
-        bits: Array = -np.log2(p).mean(1)
+        bits: Array = -(np.log2(p) * judged).sum(1) / np.maximum(judged.sum(1), 1)
         return bits
 
     return fit

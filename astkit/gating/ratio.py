@@ -24,7 +24,7 @@ FITTED = 12_000  # training rows to which an estimator is fitted, at most
 TESTED = 4000  # rows of a test, at most; half of them of the target, where it has as many
 FOLDS = 3
 DRAWS = 2000  # permutations of a test
-BLOCK = 50  # consecutive rows of a series that are kept together
+BLOCK = 50  # consecutive rows of a series that are kept together, at most
 SHRINK = 0.06  # ridge penalty for each unit of weight, times features / rows of the target
 OUTPUTS = 4  # of a target, at most, that experts and proxies look at
 TREES: dict[str, Any] = {
@@ -61,18 +61,36 @@ class Pair:
                 f"the training data hold {self.train.kind} and the target {self.target.kind}: pass"
                 " a target of the kind of the training data"
             )
+        one, other = (part.inputs(torch.zeros(1).long()) for part in (self.train, self.target))
+        if self.train.kind == TABLE and one.shape != other.shape:
+            raise ValueError(
+                f"a training row has {list(one.shape[1:])} values and one of the target"
+                f" {list(other.shape[1:])}: pass a target with the columns of the training data"
+            )
 
-    @property
+    @cached_property
     def labels(self) -> tuple[Tensor, Tensor] | None:
-        """Labels of the training rows and of the target, where the targets of both are classes."""
-        if self.train.labels is None or self.target.labels is None:
+        """Labels of the training rows and of the target, where the targets of both are classes.
+
+        A target of few rows may not show that its integers are classes; those of the training rows
+        are then looked for. ``None`` where labels are negative, as of rows that do not count.
+        """
+        train, target = self.train.labels, self.target.labels
+        if train is not None and target is None:
+            target = self.target.targets(torch.arange(len(self.target)))
+            if target is None or target.ndim != 1 or target.is_floating_point():
+                return None
+            target = target.long()
+            if int(target.max()) > int(train.max()):
+                return None
+        if train is None or target is None or min(int(train.min()), int(target.min())) < 0:
             return None
-        return self.train.labels, self.target.labels
+        return train, target
 
     @cached_property
     def sample(self) -> Tensor:
         """At most `FITTED` training rows in random order; of a series, in whole blocks."""
-        size = BLOCK if self.train.series else 1
+        size = block(self.train)
         blocks = rng.permutation(-(-len(self.train) // size), self.seed, "aim", "sample")
         rows = (blocks[:, None] * size + torch.arange(size)).flatten()
         rows = rows[rows < len(self.train)][:FITTED]
@@ -90,12 +108,17 @@ class Pair:
         return self.flops + self.train.flops + self.target.flops
 
 
+def block(rows: Rows) -> int:
+    """Rows that are kept together: in a series `BLOCK`, or a twelfth of it if that is less."""
+    return max(1, min(BLOCK, len(rows) // 12)) if rows.series else 1
+
+
 def folds(rows: Rows, count: int, *key: int | str) -> Tensor:
     """A random number below ``count`` for each row, int64 ``[N]``; one for each block of a series.
 
     Each number has the same share, to the nearest row or block.
     """
-    size = BLOCK if rows.series else 1
+    size = block(rows)
     drawn = rng.permutation(-(-len(rows) // size), *key) % count
     return drawn.repeat_interleave(size)[: len(rows)]
 
@@ -155,7 +178,8 @@ def input_test(pair: Pair, factor: Tensor, rows: Tensor | None = None) -> Differ
         weights = of_class[strata]
     blocks = np.arange(len(kinds))
     if pair.train.series:
-        blocks = np.concatenate([held.numpy() // BLOCK, -1 - judge.numpy() // BLOCK])
+        sizes = block(pair.train), block(pair.target)
+        blocks = np.concatenate([held.numpy() // sizes[0], -1 - judge.numpy() // sizes[1]])
     random = np.random.default_rng(rng.derive(pair.seed, "aim", "permutations"))
     return permutation_test(scores, kinds, weights, strata, blocks, random)
 
@@ -215,9 +239,10 @@ def input_ratio(pair: Pair, factor: Tensor, of_target: Tensor, rows: Tensor) -> 
         fitted = pair.sample[in_train[pair.sample] != fold]
         classifier = Classifier(pair, fitted, of_target[in_target != fold], factor)
         for part in (in_train[rows] == fold).nonzero().squeeze(1).split(CHUNK):
-            scores[part] = classifier.scores(pair.train, rows[part])
+            # a tensor of one number would be taken for an integer
+            scores[part.numpy()] = classifier.scores(pair.train, rows[part])
         held = in_target == fold
-        scores_of_target[held] = classifier.scores(pair.target, of_target[held])
+        scores_of_target[held.numpy()] = classifier.scores(pair.target, of_target[held])
     return torch.from_numpy(calibrated(scores, scores_of_target, factor[rows].numpy()))
 
 
@@ -391,7 +416,7 @@ class LinearThenTrees:
         from sklearn.ensemble import HistGradientBoostingRegressor
         from sklearn.linear_model import Ridge
 
-        filled = np.nan_to_num(x)  # of missing values, which trees know
+        filled = _finite(x)
         self.linear = Ridge(1e-3 * len(x)).fit(filled, y, sample_weight)
         self.trees = HistGradientBoostingRegressor(**TREES)
         self.trees.fit(x, y - self.linear.predict(filled), sample_weight)
@@ -400,8 +425,13 @@ class LinearThenTrees:
 
     def predict(self, x: Array) -> Array:
         """Values ``[n]``."""
-        found: Array = self.linear.predict(np.nan_to_num(x)) + self.trees.predict(x)
+        found: Array = self.linear.predict(_finite(x)) + self.trees.predict(x)
         return found
+
+
+def _finite(x: Array) -> Array:
+    """``x`` with 0 for missing and infinite values, which trees know."""
+    return np.nan_to_num(x, posinf=0.0, neginf=0.0)
 
 
 def fit_flops(estimator: Any, x: Matrix) -> float:

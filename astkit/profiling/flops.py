@@ -32,6 +32,7 @@ from astkit import distributed, rng
 from astkit.datasets.batch import Batch, arguments, map_tensors, tensors
 
 DRAWS = 8
+OTHERS = 3  # parts of a batch, of each of which a row is looked at
 """Repeated passes of a model whose control flow may depend on random numbers."""
 LENGTHS = 4
 """Counted lengths from which others are predicted."""
@@ -154,11 +155,12 @@ def count_flops(
     model is called. ``criterion(outputs, y)`` may be a scalar, losses of rows or tokens,
     or a pair of losses and their mask. Batches of two to four rows show which part of the cost is
     fixed. A cost that is not linear in the rows, or differs between two passes of the same rows
-    (layers skipped at random), is ``uncounted``. Frozen parameters have no gradient to count, and
-    modules in eval mode stay there. Parameters, ``.grad``, buffers and random generators are
-    restored (hooks do run). A compiled model is counted eagerly and stays compiled. Where torch's
-    counter fails, such as with jagged nested tensors, all is 0 and ``uncounted`` says so; what is
-    wrong with the model itself is raised in training.
+    (layers skipped at random) or between rows (packed sequences), is ``uncounted``. Frozen
+    parameters have no gradient to count, and modules in eval mode stay there. Parameters,
+    ``.grad``, buffers and random generators are restored (hooks do run). A compiled model is
+    counted eagerly and stays compiled. Where torch's counter fails, such as with jagged nested
+    tensors, all is 0 and ``uncounted`` says so; what is wrong with the model itself is raised in
+    training.
     """
     model = distributed.unwrapped(getattr(model, "_orig_mod", model))
     device = next(tensors(x)).device
@@ -170,8 +172,10 @@ def count_flops(
     with torch.inference_mode(False), rng.restored(), isolated, eager:
         random.seed(0)  # a random cost is the same in every run
         np.random.seed(0)
+        rows = Batch(None, x, y).rows
+        others = {part * rows // OTHERS for part in range(1, OTHERS)} | {rows - 1}
         try:
-            return _cost(run)
+            return _cost(run, others - {0})
         except (NotImplementedError, RuntimeError, TypeError) as error:
             if "memory" in str(error):
                 raise
@@ -188,7 +192,8 @@ class _Pass(NamedTuple):
     decided: bool
 
 
-def _cost(run: Callable[..., _Pass]) -> BatchFlops:
+def _cost(run: Callable[..., _Pass], others: set[int]) -> BatchFlops:
+    """The cost of the first row, if the ``others`` have the same."""
     two, three = run(2), run(3, training=False)
     uncounted = two.uncounted | three.uncounted
     forward, backward = PassFlops(two.forward / 2), PassFlops(two.backward / 2)
@@ -207,6 +212,8 @@ def _cost(run: Callable[..., _Pass]) -> BatchFlops:
             uncounted |= {"a model whose cost is not linear in the rows"}
     if two.decided and any(run(2, backward=False).forward != two.forward for _ in range(DRAWS)):
         uncounted |= {"a model whose passes differ at random"}
+    elif any(run(2, backward=False, row=row).forward != two.forward for row in others):
+        uncounted |= {"a model whose cost depends on its inputs"}
     return BatchFlops(scoring, forward, backward, tuple(sorted(uncounted)))
 
 
@@ -223,9 +230,10 @@ def _run(
     *,
     training: bool = True,
     backward: bool = True,
+    row: int = 0,
 ) -> _Pass:
-    """One pass over ``rows`` copies of the first row."""
-    batch = whole.take(torch.zeros(rows, dtype=torch.int64)).map(_copied)
+    """One pass over ``rows`` copies of a row."""
+    batch = whole.take(torch.full((rows,), row)).map(_copied)
     sharded = distributed.is_sharded(model)  # the graph holds the gathered parameters
     state = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
     trained: list[Tensor] = [each for each in model.parameters() if each.requires_grad]

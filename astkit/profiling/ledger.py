@@ -137,12 +137,13 @@ class Ledger:
         overflowed: int = 0,
         padded: int | Tensor | None = None,
         dense: float = 0.0,
+        dense_passes: float = 1,
     ) -> None:
         """Add one batch: numbers of samples, in ``passes`` passes of each kind, at ``cost``.
 
         Of the samples counted as trained, ``overflowed`` and ``padded`` (which may be a 0-dim
         tensor, read later) were not trained on; their FLOPs are still counted. ``dense``:
-        rows that dense training would have trained on.
+        rows that dense training would have trained on, in ``dense_passes``.
         """
         counts, flops = self.counts, self.flops
         counts.scored += scored
@@ -161,7 +162,8 @@ class Ledger:
             flops.backward += cost.backward.per_row * trained + cost.backward.fixed * passes
         if dense:
             per_row = cost.forward.per_row + cost.backward.per_row
-            self.flops_dense += per_row * dense + cost.forward.fixed + cost.backward.fixed
+            fixed = cost.forward.fixed + cost.backward.fixed
+            self.flops_dense += per_row * dense + fixed * dense_passes
         if evaluated:
             flops.evaluation += cost.scoring.per_row * evaluated + cost.scoring.fixed * passes
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from astkit.tasks.parts import (
 )
 
 MANY = 100  # largest number of classes in a table
+FEWEST = 20  # rows of a table
 
 
 def folder(root: str | Path, size: int = 32) -> Arguments:
@@ -56,6 +58,13 @@ def table(path: str | Path, target: str) -> Arguments:
     for name in frame.columns[frame.isna().any()]:
         raise ValueError(
             f"column {name!r} of {path} has missing values: fill them in, or drop the rows"
+        )
+    for name in frame.columns[frame.isin([math.inf, -math.inf]).any()]:
+        raise ValueError(f"column {name!r} of {path} has infinite values: drop these rows")
+    if frame.shape[1] < 2 or len(frame) < FEWEST:
+        raise ValueError(
+            f"{path} has {len(frame)} rows and {frame.shape[1]} columns: give a table of at least"
+            f" {FEWEST} rows with the target and other columns"
         )
     wanted = frame.pop(target)
     inputs = torch.tensor(pd.get_dummies(frame).to_numpy("float32"))

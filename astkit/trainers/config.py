@@ -6,8 +6,8 @@ import math
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from numbers import Real
-from typing import Any, NamedTuple
+from numbers import Integral, Real
+from typing import Any, NamedTuple, get_args
 
 import torch
 
@@ -166,6 +166,8 @@ class Budget:
         for name, limit in limits.items():
             if not (isinstance(limit, Real) and 0 < float(limit) < math.inf):
                 raise ValueError(f"budget {name} is {limit!r}: give a positive, finite number")
+            if name == "steps" and not isinstance(limit, Integral):
+                raise ValueError(f"budget steps is {limit!r}: give a whole number")
 
     def spent(self, epochs: float, ledger: Ledger, steps: int = 0) -> float:
         """Fraction of the budget spent after ``epochs`` epochs and ``steps`` batches, in [0, 1].
@@ -189,10 +191,21 @@ class Budget:
         return min(1.0, share)
 
 
+def check_types(**arguments: tuple[Any, Any]) -> None:
+    """Raise ``ValueError`` for an argument that is not of its type: ``name=(value, type)``."""
+    for name, (value, kind) in arguments.items():
+        if not isinstance(value, kind):
+            first = next(iter(get_args(kind)), kind)
+            raise ValueError(f"{name} is {value!r:.60}: pass a {first.__name__}")
+
+
 def choose_device(device: str | torch.device = "auto") -> torch.device:
     """The given device; for "auto" the available accelerator (CUDA, MPS, XPU), else the CPU."""
     if str(device) != "auto":
-        return torch.device(device)
+        try:
+            return torch.device(device)
+        except (RuntimeError, TypeError):
+            raise ValueError(f"device is {device!r}: pass auto, cpu, cuda or mps") from None
     return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
 
 
@@ -209,6 +222,7 @@ _RANGES: dict[str, tuple[type, float, float, str]] = {
     "accumulation_steps": _COUNT,
     "threads": _COUNT,
     "report_every": _COUNT,
+    "seed": (int, 0, math.inf, "a whole number, 0 or more"),
 }
 """Type of a setting, its least value, the first one that is too large, and what to give."""
 _OPTIONAL = ("lr", "clip_norm", "batch_size", "micro_batch", "threads")  # may be None

@@ -56,6 +56,12 @@ class Metric:
     higher: bool | None = None
 
     def __post_init__(self) -> None:
+        known = callable(self.function) or isinstance(self.function, Aggregate)
+        if isinstance(self.function, type) or not known:
+            raise ValueError(
+                f"the metric {self.name!r} is {self.function!r:.60}: give a function (outputs,"
+                " targets) -> [rows], or an object with update and compute"
+            )
         words = self.name.lower().replace("-", "_").replace(" ", "_").split("_")
         if self.higher is None and set(words) & set(LOWER):
             raise ValueError(
@@ -89,9 +95,9 @@ def as_metrics(metrics: Metrics) -> tuple[Metric, ...]:
     """`Metric` objects of functions by name; raises ``ValueError`` for anything else."""
     if isinstance(metrics, Mapping):
         metrics = [Metric(name, function) for name, function in metrics.items()]
-    one = isinstance(metrics, Metric) or callable(metrics)
-    every: tuple[Any, ...] = (metrics,) if one else tuple(metrics or ())  # type: ignore[arg-type]
-    names: set[str] = {"loss", "label", "samples"}
+    several = metrics is None or isinstance(metrics, Sequence)
+    every: tuple[Any, ...] = tuple(metrics or ()) if several else (metrics,)  # type: ignore[arg-type]
+    names: set[str] = {"loss", "label", "right", "samples"}
     for each in every:
         if not isinstance(each, Metric):
             raise ValueError(
@@ -112,8 +118,9 @@ class Measured:
     """What one pass over validation or test data gave.
 
     Attributes:
-        rows: values of each row by name, float32 ``[rows]`` on the CPU: "loss", "accuracy" (1 or
-            0; NaN for an ignored label) and "label" for classes, and metrics that are means.
+        rows: values of each row by name, float32 ``[rows]`` on the CPU: "loss" and metrics that are
+            means; for classes "label" and "right" (1 or 0; NaN for an ignored label), which is
+            "accuracy" too unless a metric has that name.
         aggregates: values of the other metrics by name.
         kept: outputs and targets of each batch on the CPU, if asked for.
     """
@@ -124,7 +131,8 @@ class Measured:
 
     def values(self) -> dict[str, Any]:
         """``samples``, ``loss``, ``accuracy`` with its interval, and the metrics."""
-        means = {name: float(v.double().mean()) for name, v in self.rows.items() if name != "label"}
+        shown = {name: v for name, v in self.rows.items() if name not in ("label", "right")}
+        means = {name: float(v.double().mean()) for name, v in shown.items()}
         right = self.rows.get("accuracy")
         interval = None
         if right is not None and len(real := right[right.isfinite()]):
@@ -143,7 +151,7 @@ class Measured:
         """The lowest accuracy of a class that occurs; ``None`` without classes."""
         if "label" not in self.rows:
             return None
-        labels, right = self.rows["label"].long(), self.rows["accuracy"]
+        labels, right = self.rows["label"].long(), self.rows["right"]
         real = labels >= 0
         counts = labels[real].bincount()
         hits = labels[real].bincount(right[real].double())
@@ -166,7 +174,7 @@ class Evaluation:
         self,
         criterion: Callable[[Any, Any], Any],
         metrics: Sequence[Metric],
-        classes: bool,
+        classes: bool = False,
         keep: int = 0,
     ) -> None:
         self.criterion, self.classes = criterion, classes
@@ -192,8 +200,10 @@ class Evaluation:
         if found is not None:
             logits, labels = found
             right = (logits.argmax(1) == labels).float()
-            values["accuracy"] = torch.where(labels >= 0, right, math.nan)
+            values["right"] = torch.where(labels >= 0, right, math.nan)
             values["label"] = labels
+            if "accuracy" not in self._aggregates:
+                values["accuracy"] = values["right"]
         values |= {each.name: each.rows(outputs, batch.y) for each in self._averaged}
         for name, each in values.items():
             self._parts.setdefault(name, []).append(each[:0] if repeated else each)

@@ -254,7 +254,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, Policy):
         return {"class": type(value).__name__, **plain(value.config())}
     if isinstance(value, LRScheduler):
-        return {"class": type(value).__name__, "base_lrs": plain(value.base_lrs)}
+        return {"class": type(value).__name__, **plain(value.state_dict())}
     return str(getattr(value, "__qualname__", type(value).__qualname__))
 
 

@@ -25,18 +25,12 @@ from astkit.gating.scores import entropy
 from astkit.gating.selection import Scored
 
 
-def check_rows(batch: Batch, policy: Policy | None) -> None:
-    """Raise ``ValueError`` for an empty batch, or one without the index that ``policy`` needs."""
-    if not batch.rows:
-        raise ValueError(
-            "the training data contain an empty batch: remove empty batches from the loader"
-        )
-    if policy is not None and policy.needs_index and batch.index is None:
-        raise ValueError(
-            f"{type(policy).__name__} keeps per-sample state, but the training data provide no"
-            " indices: pass the data set itself with batch_size=..., or use a DataLoader of"
-            " indexed(data)"
-        )
+def without_index(policy: Policy) -> ValueError:
+    """The error of a batch without the index that ``policy`` needs."""
+    return ValueError(
+        f"{type(policy).__name__} keeps per-sample state, but the training data provide no indices:"
+        " pass the data set itself with batch_size=..., or use a DataLoader of indexed(data)"
+    )
 
 
 def takes_classes(

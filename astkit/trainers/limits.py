@@ -36,7 +36,10 @@ def time_is_up() -> bool:
     hours = os.environ.get(TIME_BUDGET)
     if not hours:
         return False
-    limit = float(hours) * 3600
+    try:
+        limit = float(hours) * 3600
+    except ValueError:
+        raise ValueError(f"{TIME_BUDGET} is {hours!r}: give a number of hours") from None
     return limit > 0 and distributed.total(time.monotonic() - _BEGUN >= limit)[0] > 0
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.amp import GradScaler
-from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from astkit import distributed
 from astkit.datasets.batch import Batch, call, join, tensors
@@ -46,7 +46,8 @@ class Optimisation:
         micro_batch: rows per forward pass; ``None`` for the whole batch.
         watching: whether to keep what the model predicts for the rows, see `take_predictions`.
         steps: optimizer steps that changed weights; ``skipped``: those skipped by the scaler.
-        lr: learning rate of the current batch, of the first parameter group.
+        lr: learning rate of the current batch, of the first parameter group; ``lr_scale`` scales
+            all of them.
         pending: batches accumulated since the latest step.
     """
 
@@ -79,6 +80,13 @@ class Optimisation:
         )
         _check_parameters(self.model, self.optimizer, criterion)
         self.scheduler = scheduler
+        if isinstance(scheduler, ReduceLROnPlateau):
+            raise ValueError(
+                "scheduler is a ReduceLROnPlateau, which needs a metric at each step: pass another"
+                " one, or set config=TrainConfig(schedule=...)"
+            )
+        self.lr_scale = 1.0
+        self._factor = 1.0  # of the scheduler's rates, as the groups have them
         self.base_lr = [group["lr"] for group in self.optimizer.param_groups]
         self.lr = self.base_lr[0]
         self.training_pass: Callable[..., Any] = self.wrapped
@@ -136,11 +144,14 @@ class Optimisation:
 
     def _parts(self, batch: Batch) -> Iterator[tuple[slice, Batch]]:
         """Micro-batches of nearly equal size, so that BatchNorm is left no single row."""
-        rows = batch.rows
-        count = max(1, -(-rows // (self.micro_batch or rows)))
+        rows, count = batch.rows, self.passes(batch.rows)
         for number in range(count):
             part = slice(rows * number // count, rows * (number + 1) // count)
             yield part, batch if count == 1 else batch.take(part)
+
+    def passes(self, rows: int) -> int:
+        """Number of micro-batches of a batch of so many rows."""
+        return max(1, -(-rows // (self.micro_batch or rows or 1)))
 
     def _fitting(self, attempt: Callable[..., Any], first: Any, batch: Batch, *rest: Any) -> Any:
         """``attempt(first, batch, *rest)``; after an out-of-memory error in smaller parts."""
@@ -285,9 +296,11 @@ class Optimisation:
 
     def set_lr(self, progress: float, factor: float = 1.0) -> None:
         """Set the learning rate for a fraction ``progress`` of the budget, times ``factor``."""
+        factor *= self.lr_scale
         if self.scheduler is None:
             factor *= self.config.lr_factor(progress)
-        if self.scheduler is None or factor != 1.0:
+        if self.scheduler is None or factor != self._factor:
+            self._factor = factor
             for group, lr in zip(self.optimizer.param_groups, self._lr(), strict=True):
                 group["lr"] = lr * factor
         self.lr = self.optimizer.param_groups[0]["lr"]
@@ -348,6 +361,7 @@ class Optimisation:
             self.scheduler.step()
 
     def _restore_lr(self) -> None:
+        self._factor = 1.0
         for group, lr in zip(self.optimizer.param_groups, self._lr(), strict=True):
             group["lr"] = lr
 

@@ -70,6 +70,9 @@ class SampleBySampleTrainer(Trainer):
             )
         return self.policy
 
+    def passes(self, rows: int) -> int:
+        return rows
+
     def train_batch(self, batch: Batch, weight: Tensor | None) -> StepResult:
         """Train on the rows of ``batch`` one by one."""
         step = self._per_batch if self.update == "per_batch" else self._per_sample
@@ -170,12 +173,14 @@ class RunningScore:
         return result
 
     def state_dict(self) -> dict[str, Any]:
-        reference = None if self.reference is None else self.reference.tolist()
-        return {"reference": reference, "count": self.count}
+        return {
+            "reference": [] if self.reference is None else [self.reference],
+            "count": self.count,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.count, reference = state["count"], state["reference"]
-        self.reference = None if reference is None else torch.tensor(reference, dtype=torch.float64)
+        self.count = state["count"]
+        self.reference = next(iter(state["reference"]), None)
 
 
 def _admits(gate: Gate, score: Tensor) -> bool:

@@ -19,7 +19,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from astkit import distributed, rng, system
 from astkit.datasets import BatchSource, Loader, as_loader
 from astkit.datasets.batch import Batch
-from astkit.datasets.foreign import is_dataset
+from astkit.datasets.foreign import is_dataset, opened
 from astkit.gating.gate import Gate
 from astkit.gating.losses import Criterion, cross_entropy_rows, token_losses
 from astkit.gating.policy import Policy, as_policy, overrides
@@ -30,15 +30,15 @@ from astkit.profiling.flops import BatchFlops, FlopCache, count_flops, shape_of
 from astkit.profiling.ledger import Ledger, synchronizer
 from astkit.trainers.batches import Batches
 from astkit.trainers.checkpoint import Checkpoints, check_shape
-from astkit.trainers.config import Budget, TrainConfig, choose_device
+from astkit.trainers.config import Budget, TrainConfig, check_types, choose_device
 from astkit.trainers.evaluation import Evaluation, Measured, Metrics, as_metrics, check_undivided
 from astkit.trainers.fingerprint import check_same, describe, describe_weights, first_batch
 from astkit.trainers.first_batch import (
     ScoredData,
-    check_rows,
     features_of,
     sampled_rows,
     takes_classes,
+    without_index,
 )
 from astkit.trainers.history import Event, History, Observer, Reports, Steering, StepRecord
 from astkit.trainers.limits import TIME_BUDGET, TimeIsUp, interrupt_held, time_is_up
@@ -110,6 +110,14 @@ class Trainer:
         **removed: Any,
     ) -> None:
         refuse_removed("Trainer", removed)
+        check_types(
+            model=(model, nn.Module),
+            optimizer=(optimizer, Optimizer | None),
+            scheduler=(scheduler, LRScheduler | None),
+            config=(config, TrainConfig | None),
+            budget=(budget, Budget | None),
+            checkpoints=(checkpoints, Checkpoints | str | os.PathLike | None),
+        )
         self.device = choose_device(device)
         self._processes, self._process = distributed.world(), distributed.key()
         self.config = config or TrainConfig()
@@ -123,7 +131,7 @@ class Trainer:
         self.validation: BatchSource | None = None
         if validation is not None:
             size = size if is_dataset(validation) else None  # a loader has its own
-            self.validation = as_loader(validation, self.device, size, shuffle=False)
+            self.validation = as_loader(opened(validation), self.device, size, shuffle=False)
         self.validation_rows = sampled_rows(self.validation, self.config.validation_fraction)
         self.optimisation = Optimisation(
             model, self.config, criterion, optimizer, scheduler, self.device
@@ -140,7 +148,7 @@ class Trainer:
             target,
             self.device,
             seed,
-            self._features,
+            self._features if hasattr(self.validation, "order") else None,
             self.budget.flops,
         )
         self.ledger = Ledger(synchronize=synchronizer(self.device), meter=meter)
@@ -277,8 +285,9 @@ class Trainer:
         rows, epoch.score_only = epoch.score_only, epoch.score_only[:0]
         if not len(rows) or self.policy is None:
             return
-        batches = self.batches.source.batches(epoch.number, rows)
-        for number in range(-(-len(rows) // self.batches.source.batch_size)):
+        source = self.batches.source.undropped()
+        batches = source.batches(epoch.number, rows)
+        for number in range(-(-len(rows) // source.batch_size)):
             place = ("score_only", epoch.number, epoch.planned, number)
             random = rng.isolated(self.device, self.config.seed, *place, *self._process)
             with self.ledger.clock("training"), self.ledger.phase("load"), random:
@@ -293,6 +302,8 @@ class Trainer:
     def _train_on(self, batch: Batch) -> StepRecord:
         """Train on a batch: choose rows, take a step, tell the policy, count the cost."""
         self._steer()
+        if batch.index is None and self.policy is not None and self.policy.needs_index:
+            raise without_index(self.policy)
         cost = self.cost(batch)
         random = rng.isolated(self.device, self.config.seed, "step", self.step, *self._process)
         with self.ledger.clock("training"), random:
@@ -386,6 +397,10 @@ class Trainer:
         with self.optimisation.autocast():
             return count_flops(model, batch.x, batch.y, criterion)
 
+    def passes(self, rows: int) -> int:
+        """Number of forward passes in which so many rows of a batch are computed."""
+        return self.optimisation.passes(rows)
+
     # --- what a step found and cost ---
 
     def _observe(self, batch: Batch, result: StepResult) -> None:
@@ -411,13 +426,18 @@ class Trainer:
         repeating, padded = self.batches.repeating, None
         if chosen is not None and (self._processes > 1 or isinstance(chosen.rate, Tensor)):
             padded = chosen.padding
+        share, passes, dense_passes = self.batches.epoch.share, 1, 1
+        if cost.forward.fixed or cost.backward.fixed:
+            passes, dense_passes = self.passes(trained), self.passes(rows)
         self.ledger.note(
             cost,
             trained=trained,
             skipped=rows - trained,
+            passes=passes,
             overflowed=self.optimisation.take_lost(),
             padded=trained if repeating else padded,
-            dense=0.0 if repeating else rows / self.batches.epoch.share,
+            dense=0.0 if repeating else rows / share,
+            dense_passes=dense_passes / share,
         )
         if self.policy is not None and self.policy.flops:
             self.ledger.flops.helper += self.policy.flops
@@ -444,15 +464,15 @@ class Trainer:
     def _count_pass(self, model: nn.Module, batch: Batch, trained: bool) -> None:
         """Count a scoring pass of the model, or a pass of a policy's helper model."""
         if model is self.model and not trained:
-            self.ledger.note(self.cost(batch), scored=batch.rows)
+            self.ledger.note(self.cost(batch), scored=batch.rows, passes=self.passes(batch.rows))
         else:
             self.ledger.note_helper(self.cost(batch, model), batch.rows, trained)
 
     def cost(self, batch: Batch, model: nn.Module | None = None) -> BatchFlops:
         """FLOPs of ``batch``, counted once per shape of its rows, or predicted from other lengths.
 
-        A new shape of the training data is first checked on two rows. Raises ``ValueError`` for
-        invalid data, before any weight changes.
+        A new shape is first checked on two rows. Raises ``ValueError`` for invalid data, before any
+        weight changes.
         """
         if model is not None and model is not self.model:
             return self._flops.cost(model, batch)
@@ -477,7 +497,8 @@ class Trainer:
 
     def _check_batch(self, batch: Batch) -> None:
         """Run two rows of a new shape; raise ``ValueError`` for what cannot be trained on."""
-        check_rows(batch, self.policy)
+        if not batch.rows:
+            raise ValueError("a batch of the data is empty: remove empty batches from the loader")
         few = batch.take(slice(0, 2))
         with evaluating(self.model, self.device):
             outputs = self.forward(self.model, few)
@@ -576,7 +597,7 @@ class Trainer:
         pass. Raises ``ValueError`` if there is no batch, or another one in each process.
         """
         check_undivided(source)
-        evaluation = Evaluation(self.criterion, self.metrics, self.classes, keep)
+        evaluation = Evaluation(self.criterion, self.metrics, keep=keep)
         random = rng.isolated(self.device, self.config.seed, "evaluation")
         empty = True
         with self.ledger.clock("evaluation"), random, evaluating(self.model, self.device):
@@ -585,7 +606,10 @@ class Trainer:
                 repeated = evaluation.divisible and distributed.repeats(batch.rows)
                 if evaluation.divisible and distributed.world() > 1:
                     batch = batch.take(distributed.share(batch.rows))
-                self.ledger.note(self.cost(batch), evaluated=0 if repeated else batch.rows)
+                evaluated = 0 if repeated else batch.rows
+                cost = self.cost(batch)
+                self.ledger.note(cost, evaluated=evaluated, passes=self.passes(batch.rows))
+                evaluation.classes = self.classes  # known since the first batch was checked
                 evaluation.add(batch, self.forward(self.model, batch), repeated)
                 empty = False
         if empty:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from torch.utils.data import DataLoader, Subset, TensorDataset
 import astkit
 from astkit import Budget, Comparison, Gate, InfoBatch, Metric, Policy, Selection, TrainConfig
 from astkit.comparison import schedule, training
+from astkit.comparison.baseline import Baseline
 from astkit.comparison.compare import checked_methods, label_of
 from astkit.gating import OriginPI
 from astkit.trainers import Trainer
@@ -160,6 +162,79 @@ def test_the_same_call_continues_and_more_may_be_asked(
     assert {seed for _, seed in trained} == {2}
     kept = [entry for entry in more.entries if entry["seed"] == 0]
     assert [entry for entry in kept if entry not in report.entries] == []
+    other = run(out=folder, test=TEST, policies=[Gate(0.25)], seeds=[2, 0])
+    assert {entry["seed"] for entry in other.entries} == {0, 2}
+
+
+def test_a_run_stopped_before_its_test_is_tested_as_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = TensorDataset(TRAIN.tensors[0], TRAIN.tensors[1])
+
+    def squared(outputs: Tensor, targets: Tensor) -> Tensor:
+        return (outputs[:, 0] - targets.float()).square()
+
+    def stopped(*arguments: Any) -> Any:
+        raise KeyboardInterrupt
+
+    settings: dict[str, Any] = {
+        "train": counts,
+        "make_model": partial(nn.Linear, 4, 1),
+        "criterion": squared,
+        "policies": ["infobatch"],
+        "out": tmp_path,
+    }
+    with monkeypatch.context() as context:
+        context.setattr(training, "_test", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            run(**settings)
+    again, whole = run(**settings), run(**{**settings, "out": None})
+    assert timeless(again.entries) == timeless(whole.entries)
+    assert again.metric == "loss"
+
+
+def test_the_baseline_of_a_refused_call_is_not_kept(tmp_path: Path) -> None:
+    ordered = DataLoader(TRAIN, 16, sampler=range(ROWS))
+    new: dict[str, Any] = {"config": None, "check_baseline": True, "out": tmp_path}
+    with pytest.raises(ValueError, match="selects rows before loading"):
+        run(train=ordered, batch_size=None, policies=["infobatch"], **new)
+    assert not (tmp_path / "baseline.json").exists()
+
+
+def test_a_baseline_that_was_not_checked_is_checked_when_it_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[bool] = []
+
+    def checked(*arguments: Any) -> Baseline:
+        given.append(arguments[-1])
+        return Baseline(notes=["untuned"])
+
+    monkeypatch.setattr(schedule, "check_baseline", checked)
+    settings: dict[str, Any] = {"config": None, "policies": ["infobatch"], "out": tmp_path}
+    assert run(**settings).baseline == []
+    for _ in range(2):
+        assert run(check_baseline=True, **settings).baseline == ["untuned"]
+    assert given == [True]  # the runs that exist have the default rate
+
+
+@pytest.mark.parametrize("scheduled", [False, True])
+def test_the_rate_of_a_scheduler_is_tried_too(scheduled: bool) -> None:
+    def make_optimizer(model: nn.Module) -> Any:
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+        if not scheduled:
+            return optimizer
+        warm = torch.optim.lr_scheduler.ConstantLR(optimizer, 1.0, 1)
+        steps = torch.optim.lr_scheduler.StepLR(optimizer, 10**6)
+        return optimizer, torch.optim.lr_scheduler.SequentialLR(optimizer, [warm, steps], [1])
+
+    task = training.Task(
+        make_model, TRAIN, TRAIN, TRAIN, batch_size=16, make_optimizer=make_optimizer, device="cpu"
+    )
+    task = replace(task, config=TrainConfig(schedule="constant"))
+    trainer = task.trainer(None, 0, Budget(steps=5), 3.0)
+    rates = [each.metrics["lr"] for each in trainer.steps() if each.phase == "train"]
+    assert rates == pytest.approx([3e-3] * 5)
 
 
 def test_an_interrupted_comparison_ends_with_the_same_entries(
@@ -412,6 +487,14 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"policies": ["autos"]}, "unknown policy 'autos'"),
     ({"seeds": [0, 0]}, "seeds is \\[0, 0\\]: give different whole numbers"),
     ({"seeds": []}, "seeds is \\[\\]"),
+    ({"seeds": 3}, "seeds is 3: give different whole numbers"),
+    ({"policies": None}, "policies is None: name at least one"),
+    ({"make_model": nn.Linear}, "make_model cannot be called without arguments"),
+    ({"make_optimizer": torch.optim.SGD}, "make_optimizer is .*SGD.*: pass a function"),
+    ({"make_optimizer": lambda model: None}, "make_optimizer returns a NoneType"),
+    ({"out": 3}, "out is 3: pass a str"),
+    ({"smallest_gain": -1.0}, "smallest_gain is -1.0: give"),
+    ({"smallest_gain": "0.01"}, "smallest_gain is '0.01': give"),
     ({"budget": Budget(seconds=3)}, "budget is in seconds, which depend on the load"),
     ({"budget": 3}, "budget is 3: pass a Budget"),
     ({"train": FEW, "batch_size": None}, "drop_last"),

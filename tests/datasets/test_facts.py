@@ -11,6 +11,7 @@ import pandas as pd
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 from torch import Tensor
 from torch.utils.data import (
     ConcatDataset,
@@ -20,6 +21,7 @@ from torch.utils.data import (
     Subset,
     SubsetRandomSampler,
     TensorDataset,
+    WeightedRandomSampler,
 )
 
 from astkit.datasets import Images, Loader, as_loader, indexed
@@ -168,7 +170,7 @@ def test_shared_rows_are_those_of_a_slow_loop(
 
 
 def test_rows_that_cannot_be_compared_are_not() -> None:
-    drawn = DataLoader(PAIRS, sampler=SubsetRandomSampler([0, 1]))  # of which rows, it does not say
+    drawn = DataLoader(PAIRS, sampler=WeightedRandomSampler([1.0, 1.0], 2))
     unknown = (Stream(), as_loader(DataLoader(Stream())), [(X, Y)], drawn, as_loader(drawn))
     for other in (*unknown, Noisy(), TensorDataset(X + 1, Y)):
         assert shared_rows(PAIRS, None, other) == {}
@@ -178,3 +180,34 @@ def test_columns_of_a_table_can_be_compared() -> None:
     table = torch.arange(12.0).reshape(4, 3).T.contiguous().T  # as pandas stores it
     data = TensorDataset(table[:, :-1], table[:, -1:])
     assert shared_rows(data, data, None) == {("train", "validation"): 4}
+
+
+class Pictures:
+    """Rows that are PIL images, made anew at each reading."""
+
+    def __init__(self, seed: int, rows: int, kind: Any = Image.fromarray) -> None:
+        shape = (rows, 8, 8, 3)
+        self.pixels, self.kind = np.random.default_rng(seed).integers(0, 255, shape, np.uint8), kind
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+    def __getitem__(self, row: int) -> Any:
+        return self.kind(self.pixels[row]), row % 2
+
+
+def test_pictures_are_compared_by_their_pixels_and_unknown_objects_not_at_all() -> None:
+    assert shared_rows(Pictures(0, 50), Pictures(1, 20), None) == {}
+    assert shared_rows(Pictures(0, 50), Pictures(0, 50), None) == {("train", "validation"): 50}
+    same = [Pictures(0, 50, lambda pixels: SimpleNamespace(pixels=pixels)) for _ in range(2)]
+    assert shared_rows(*same, None) == {}
+    turned = [TensorDataset(torch.ones(5) + 1j * place, torch.zeros(5)) for place in (0, 1)]
+    assert shared_rows(*turned, None) == {}
+
+
+def test_a_sampler_of_a_subset_has_the_rows_of_the_subset() -> None:
+    data = TensorDataset(torch.zeros(9, 1), torch.arange(9))
+    loader = DataLoader(data, sampler=SubsetRandomSampler([7, 2, 5]))
+    labels = class_labels(loader)
+    assert labels is not None
+    assert labels.tolist() == [7, 2, 5]

@@ -235,3 +235,19 @@ def test_only_loaders_whose_batches_a_loader_can_make_are_converted():
         ordinary(rows, collate_fn=list),
     ):
         assert not convertible(other)
+
+
+def test_sources_of_a_loader_that_was_looked_at_have_passes_of_their_own():
+    loader = Loader(TensorDataset(torch.arange(64.0)[:, None], torch.zeros(64).long()), 8)
+    next(loader.batches(0))
+    one, other = as_loader(loader), as_loader(loader)
+    first, second = one.batches(1), other.batches(2)
+    for batch in [part for pair in zip(first, second, strict=True) for part in pair]:
+        assert torch.equal(batch.x[:, 0].long(), batch.index)
+
+
+def test_a_loader_of_batches_has_no_index_of_rows():
+    with pytest.raises(
+        ValueError, match="DataLoader, which holds batches, so its rows have no index"
+    ):
+        indexed(DataLoader(TensorDataset(torch.zeros(4, 1))))

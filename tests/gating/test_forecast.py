@@ -146,3 +146,34 @@ def test_the_model_of_tokens_equals_a_literal_one() -> None:
             bits -= math.log2(p) / 6
         expected.append(bits)
     assert fit(weights).tolist() == pytest.approx(expected)
+
+
+def pair_of(x: Tensor, y: Tensor, of_target: int) -> Pair:
+    """The last ``of_target`` rows as target of the others."""
+    parts = [
+        TensorDataset(x[rows], y[rows]) for rows in (slice(-of_target), slice(-of_target, None))
+    ]
+    return Pair(*map(Rows, parts))
+
+
+def test_ignored_tokens_do_not_count() -> None:
+    random = torch.Generator().manual_seed(0)
+    x = torch.randint(0, 9, (300, 8), generator=random)
+    y = torch.randint(0, 9, (300, 8), generator=random)
+    y[:, 3:] = -100
+    losses = []
+    for inputs, targets in ((x, y), (x[:, :3], y[:, :3])):
+        pair = pair_of(inputs, targets, 100)
+        fit = forecast._language_model(pair, torch.arange(200), targets[:200])
+        losses.append(fit(np.ones(200)))
+    assert losses[0] == pytest.approx(losses[1])
+
+
+def test_a_column_of_integers_beside_tokens_is_no_text() -> None:
+    x = torch.randint(0, 9, (300, 8), generator=torch.Generator().manual_seed(0))
+    found = forecast._proxy(pair_of(x, x[:, :5], 100), torch.arange(200))
+    assert found is None
+
+
+def test_nothing_can_be_gained_where_no_error_is_left() -> None:
+    assert forecast.gain(np.zeros(9), np.zeros(9), "% of the RMSE") == (0.0, 0.0)

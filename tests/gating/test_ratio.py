@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 from astkit.gating import ratio
 from astkit.gating.features import Rows
@@ -198,3 +198,39 @@ def test_all_work_is_booked() -> None:
 def test_kinds_that_differ_are_refused() -> None:
     with pytest.raises(ValueError, match="the training data hold table and the target tokens"):
         pair(torch.zeros(9, 2), torch.zeros(9, 2, dtype=torch.int64))
+
+
+def test_folds_of_one_row_are_scored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ratio, "CHUNK", 1)
+    pair = Pair(Rows(TensorDataset(torch.randn(120, 3))), Rows(TensorDataset(torch.randn(100, 3))))
+    one = torch.ones(120, dtype=torch.float64)
+    found = ratio.input_ratio(pair, one, torch.arange(100), torch.arange(120))
+    assert torch.isfinite(found).all()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_short_series_are_divided_into_shorter_blocks(seed: int) -> None:
+    target = Rows(TensorDataset(torch.randn(200, 2, 1), torch.randn(200, 1)))
+    parts = ratio.folds(target, 3, seed)
+    for half in Pair(target, target, seed).halves():
+        assert len(parts[half].unique()) > 1
+    assert ratio.block(Rows(TensorDataset(torch.randn(700, 2, 1), torch.randn(700, 1)))) == 50
+
+
+def test_integers_of_a_small_target_are_the_classes_of_the_training_rows() -> None:
+    labels = torch.arange(4000) % 200
+    train = Rows(TensorDataset(torch.randn(4000, 4), labels))
+    few = torch.arange(150) % 20 + 180
+    pair = Pair(train, Rows(TensorDataset(torch.randn(150, 4), few)))
+    assert pair.labels is not None
+    assert pair.labels[1].equal(few)
+    assert Pair(train, Rows(TensorDataset(torch.randn(150, 4), few + 20))).labels is None
+    assert Pair(train, Rows(TensorDataset(torch.randn(150, 4), few / 2))).labels is None
+
+
+def test_rows_of_another_width_and_unknown_rows_are_refused() -> None:
+    wide, narrow = (TensorDataset(torch.randn(120, width)) for width in (5, 3))
+    with pytest.raises(ValueError, match=r"a training row has \[5\] values and .* \[3\]"):
+        Pair(Rows(wide), Rows(narrow))
+    with pytest.raises(ValueError, match="a sampler of its own"):
+        Rows(DataLoader(wide, sampler=[3, 1, 1]))  # type: ignore[arg-type]

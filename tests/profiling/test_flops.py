@@ -645,3 +645,21 @@ def test_a_cache_knows_models_apart_and_warns_once() -> None:
             cache.cost(Transformed(8, 2), Batch(None, x, y))
     (only,) = said
     assert "FLOPs of _fft_r2c cannot be counted" in str(only.message)
+
+
+def test_a_cost_that_depends_on_a_row_is_not_that_of_the_first() -> None:
+    class Hard(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.out, self.deep = nn.Linear(4, 2), nn.Linear(4, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            hard = (x[:, 0] > 0).nonzero().squeeze(1)
+            return self.out(x).index_add(0, hard, self.deep(x[hard]))
+
+    x = torch.ones(16, 4)
+    alike = count_flops(Hard(), x, torch.zeros(16).long(), F.cross_entropy)
+    assert not alike.uncounted
+    x[8:] = -1
+    found = count_flops(Hard(), x, torch.zeros(16).long(), F.cross_entropy)
+    assert found.uncounted == ("a model whose cost depends on its inputs",)

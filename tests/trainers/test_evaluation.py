@@ -227,3 +227,48 @@ def test_it_is_scipys_interval(total: int, data: Any, level: float) -> None:
     right = data.draw(st.integers(0, total))
     expected = stats.binomtest(right, total).proportion_ci(level, method="wilson")
     assert wilson_interval(right, total, level) == pytest.approx(expected, abs=1e-12)
+
+
+class MeanRecall:
+    """An aggregate that is called as the accuracy is."""
+
+    def __init__(self) -> None:
+        self.hits = [0.0, 0.0]
+
+    def update(self, outputs: Tensor, targets: Tensor) -> None:
+        self.hits[0] += float((outputs.argmax(1) == targets).sum())
+
+    def compute(self) -> float:
+        return 0.125
+
+
+def test_a_metric_called_accuracy_has_no_rows_of_the_accuracy() -> None:
+    data = TensorDataset(torch.randn(30, 4), torch.arange(30) % 3)
+    model = nn.Linear(4, 3)
+    plain = Trainer(model, data, epochs=1, device="cpu")
+    source = as_loader(data, shuffle=False)
+    worst = plain.measure(source).worst_class()
+    for metric in (MeanRecall(), lambda outputs, targets: torch.full((len(targets),), 0.125)):
+        trainer = Trainer(model, data, epochs=1, metrics={"accuracy": metric}, device="cpu")
+        measured = trainer.measure(source)
+        assert measured.values()["accuracy"] == 0.125
+        assert measured.values()["accuracy_interval"] is None
+        assert measured.worst_class() == worst
+        assert "accuracy" not in measured.rows or bool((measured.rows["accuracy"] == 0.125).all())
+
+
+def test_whether_integers_are_classes_is_known_before_any_training() -> None:
+    data = TensorDataset(torch.randn(30, 4), torch.arange(30) % 3)
+
+    def squared(outputs: Tensor, targets: Tensor) -> Tensor:
+        return (outputs.squeeze(1) - targets.float()).square()
+
+    trainer = Trainer(nn.Linear(4, 1), data, epochs=1, criterion=squared, device="cpu")
+    assert trainer.evaluate(data)["accuracy"] is None
+
+
+@pytest.mark.parametrize("metrics", [3, {"a": 3}, {"a": MeanRecall}, MeanRecall()])
+def test_what_is_no_metric_is_refused_in_a_sentence(metrics: Any) -> None:
+    data = TensorDataset(torch.randn(30, 4), torch.arange(30) % 3)
+    with pytest.raises(ValueError, match=r"metric.* give"):
+        Trainer(nn.Linear(4, 3), data, epochs=1, metrics=metrics, device="cpu")

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.amp import GradScaler
-from torch.optim.lr_scheduler import OneCycleLR, StepLR
+from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau, StepLR
 from torch.utils.data import TensorDataset
 
 from astkit import rng
@@ -596,3 +596,27 @@ def test_a_compiled_model_trains_as_an_eager_one_with_one_graph_for_all_sizes(
     torch.testing.assert_close(fast.weights()["model"], eager.weights()["model"])
     assert counters["stats"]["unique_graphs"] - before == 1
     torch._dynamo.reset()
+
+
+def test_a_factor_of_the_rates_lasts_as_long_as_it_is_given() -> None:
+    model = nn.Linear(4, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    own = Optimisation(model, TrainConfig(), cross_entropy_rows, optimizer, StepLR(optimizer, 100))
+    own.lr_scale = 3.0
+    rates = []
+    for factor in (1.0, 2.0, 1.0):
+        own.set_lr(0.5, factor)
+        rates.append(own.lr)
+        own.train(Batch(torch.arange(2), torch.ones(2, 4), torch.zeros(2).long()))
+    assert rates == pytest.approx([0.3, 0.6, 0.3])
+    own.lr_scale = 1.0
+    own.set_lr(0.5)
+    assert own.lr == pytest.approx(0.1)
+
+
+def test_a_scheduler_that_needs_a_metric_is_refused() -> None:
+    model = nn.Linear(4, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    plateau: Any = ReduceLROnPlateau(optimizer)
+    with pytest.raises(ValueError, match="ReduceLROnPlateau, which needs a metric"):
+        Optimisation(model, TrainConfig(), cross_entropy_rows, optimizer, plateau)

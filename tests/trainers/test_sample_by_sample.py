@@ -301,3 +301,31 @@ def test_what_cannot_be_decided_row_by_row_is_refused() -> None:
     steered.steer("controller", "top_k")
     with pytest.raises(ValueError, match="TopK needs a whole batch of scores"):
         steered.run()
+
+
+def test_a_relative_score_resumes(tmp_path: Any) -> None:
+    data = TensorDataset(torch.randn(24, 4), torch.arange(24) % 3)
+
+    def trainer(resume: bool) -> SampleBySampleTrainer:
+        torch.manual_seed(0)
+        gate = Gate(0.3, score="loss_and_contrast")
+        return SampleBySampleTrainer(
+            nn.Linear(4, 3),
+            data,
+            policy=gate,
+            update="per_sample",
+            epochs=2,
+            batch_size=8,
+            checkpoints=tmp_path / ("resumed" if resume else "whole"),
+            resume=resume,
+            device="cpu",
+        )
+
+    whole = trainer(False)
+    whole.run()
+    for number, _ in enumerate(trainer(True).steps()):
+        if number == 2:
+            break
+    resumed = trainer(True)
+    resumed.run()
+    assert torch.equal(whole.model.weight, resumed.model.weight)

@@ -534,3 +534,74 @@ def test_a_single_row_that_batchnorm_refuses_is_skipped(policy: Any) -> None:
     assert counts.trained + counts.skipped + counts.unloaded == 3 * 33
     assert min(record["trained"] for record in records) == 0
     assert math.isfinite(work.evaluate(work.validation)["loss"])
+
+
+def test_hidden_rows_are_scored_where_the_last_batch_is_dropped() -> None:
+    labels = torch.arange(101) % 2
+    data = TensorDataset(torch.randn(101, 4) + 8 * labels[:, None], labels)
+    loader = Loader(data, 16, drop_last=True)
+    config = TrainConfig(lr=0.1)
+    trainer = Trainer(
+        nn.Linear(4, 2), loader, policy="kakurenbo", epochs=12, config=config, device="cpu"
+    )
+    trainer.run()
+    assert trainer.ledger.samples.scored % 16
+
+
+def test_validation_rows_of_another_shape_need_no_index() -> None:
+    class AnyWidth(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x[:, :4])
+
+    train, held = (TensorDataset(torch.randn(64, width), torch.arange(64) % 3) for width in (4, 6))
+    loader = DataLoader(held, sampler=range(64), batch_size=32)
+    options: dict[str, Any] = {"policy": "infobatch", "epochs": 2, "device": "cpu"}
+    assert "val_loss" in Trainer(AnyWidth(4, 3), train, loader, **options).run().epochs[-1]
+    unnumbered = Trainer(AnyWidth(4, 3), loader, policy=Watching(), epochs=1, device="cpu")
+    unnumbered.evaluate(loader)
+    with pytest.raises(ValueError, match="Watching keeps per-sample state, but the training data"):
+        unnumbered.run()
+
+
+class Watching(Policy):
+    """A policy with a memory that chooses nothing."""
+
+    needs_index = True
+
+    def observe(self, visit: Any) -> None:
+        """Does nothing."""
+
+
+class Squared(nn.Linear):
+    """A layer whose weights are multiplied in each pass, whatever the number of rows."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight @ self.weight.T @ self.weight)
+
+
+def test_the_cost_of_a_pass_counts_for_each_pass() -> None:
+    data = TensorDataset(torch.randn(64, 4), torch.arange(64) % 4)
+
+    def run(batch: int, policy: Any = None, **config: Any) -> Any:
+        model, settings = Squared(4, 4, bias=False), TrainConfig(**config)
+        options: dict[str, Any] = {"policy": policy, "config": settings, "device": "cpu"}
+        trainer = Trainer(model, data, batch_size=batch, epochs=1, **options)
+        trainer.run()
+        return trainer.ledger
+
+    small, split = run(4), run(32, micro_batch=4)
+    assert split.flops.total == small.flops.total
+    assert split.flops_dense == small.flops_dense
+    some = run(4, RandomSubset(0.25))
+    assert some.flops_dense == small.flops_dense
+    assert some.flops.total == pytest.approx(small.flops.total / 4)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("optimizer", "sgd"), ("scheduler", "cosine"), ("budget", 3), ("config", {}), ("device", "x")],
+)
+def test_arguments_of_another_type_are_refused_in_a_sentence(name: str, value: Any) -> None:
+    data = TensorDataset(torch.randn(8, 4), torch.arange(8) % 3)
+    with pytest.raises(ValueError, match=f"{name} is .*: pass "):
+        Trainer(nn.Linear(4, 3), data, **{"epochs": None if name == "budget" else 1, name: value})

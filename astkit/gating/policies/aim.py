@@ -20,7 +20,7 @@ from astkit.gating.ratio import Pair, class_factor, class_test, input_ratio, inp
 
 LEVEL = 0.01  # probability of any false alarm in a run without a shift
 TESTS = 3  # of a run: classes, inputs before training, inputs as the model sees them
-FEWEST = 100  # rows of a target
+FEWEST, FEWEST_TRAINED = 100, 12  # rows of a target, and of the training data
 ASKED = 2000  # training rows of a test with the features of the model
 FITS = 16  # of weights and proxies, each about what the fit of the test would cost on all rows
 MOST = 0.25  # share of the FLOPs of a run that may go into them
@@ -154,6 +154,12 @@ def aimed(pair: Pair, unseen: Tensor | None = None, most: float = math.inf) -> A
     if labels is not None and class_test(*labels, pair.seed) > LEVEL / TESTS:
         labels = None  # the classes are as frequent in both
 
+    elif labels is not None and not torch.isin(*labels).any():
+        raise ValueError(
+            "no training row has a class of the target: pass a target of the classes of the"
+            " training data"
+        )
+
     def factor_of(of_target: Tensor) -> Tensor:
         return whole if labels is None else class_factor(labels[0], labels[1][of_target])
 
@@ -226,11 +232,16 @@ def pair(train: Any, target: Any, features: FeaturesOf | None = None, seed: int 
             " those that the model is meant for, validation=..."
         )
     made = Pair(Rows(train, features), Rows(target, features), seed)
-    if len(made.target) < FEWEST:
-        raise ValueError(
-            f"the target has {len(made.target)} rows, too few to compare the training data with:"
-            f" pass at least {FEWEST}"
-        )
+    parts = (
+        ("target has", made.target, FEWEST),
+        ("training data have", made.train, FEWEST_TRAINED),
+    )
+    for name, rows, least in parts:
+        if len(rows) < least:
+            raise ValueError(
+                f"the {name} {len(rows)} rows, too few to compare the training data with the"
+                f" target: pass at least {least}"
+            )
     return made
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from astkit import rng
 from astkit.datasets.facts import distinct_rows
 from astkit.gating.features import UNKNOWN, Rows
-from astkit.gating.policies.aim import FEWEST, Aim
+from astkit.gating.policies.aim import FEWEST, FEWEST_TRAINED, Aim
 from astkit.gating.policies.last_loss import LastLoss, draw_weighted
 from astkit.gating.policy import PolicyCard, RunInfo, Selection, Visit
 
@@ -23,6 +23,8 @@ TRAINED, LIKELY = 0.75, 1.75
 """Smallest confidence by accuracy of a trained model; largest likelihood of random labels."""
 POWER, LEAST = 4, 0.05
 """Exponent of the trust in a label, and the smallest trust."""
+LOOKED_AT = 16
+"""Rows that are read to see whether they can be stacked."""
 
 
 class Auto(Aim, LastLoss):
@@ -143,6 +145,8 @@ def can_ask(run: RunInfo) -> bool:
         return False
     try:
         train, target = Rows(run.data), Rows(run.target)
-    except ValueError:  # rows that are read in order only
+        train.inputs(torch.linspace(0, len(train) - 1, min(LOOKED_AT, len(train))).long())
+    except ValueError:  # rows that are read in order only, or that cannot be stacked
         return False
-    return len(target) >= FEWEST and (run.features is not None or train.kind != UNKNOWN)
+    enough = len(target) >= FEWEST and len(train) >= FEWEST_TRAINED
+    return enough and (run.features is not None or train.kind != UNKNOWN)
