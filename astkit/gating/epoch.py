@@ -289,10 +289,10 @@ class PolicySampler(Sampler[int]):
         Raises ``ValueError`` for rows that were not drawn in this iteration or are used already,
         and if all rows of the batch have weight 0.
         """
-        shapes = [list(getattr(part, "shape", ["none"])) for part in (losses, index)]
-        if shapes[0] != shapes[1] or len(shapes[0]) != 1 or not isinstance(index, Tensor):
+        rows = list(index.shape) if isinstance(index, Tensor) else type(index).__name__
+        if list(losses.shape) != rows or losses.ndim != 1:
             raise ValueError(
-                f"losses has shape {shapes[0]} and index {shapes[1]}: pass one"
+                f"losses has shape {list(losses.shape)} and index {rows}: pass one"
                 " loss and one index per row, from a criterion built with reduction='none'"
             )
         part = self._find(index.detach().cpu())
