@@ -13,6 +13,7 @@ import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from astkit.comparison.statistics import Interval
@@ -75,14 +76,24 @@ class Baseline:
             )
 
     def save(self, folder: Path) -> None:
-        """Keep learning rate and sentences for a later call."""
-        write_json(folder / NAME, {"lr": self.lr, "notes": self.notes})
+        """Keep everything for a later call."""
+        trial = None if self.trial is None else vars(self.trial)
+        write_json(folder / NAME, {"lr": self.lr, "notes": self.notes, "trial": trial})
 
     @classmethod
     def load(cls, folder: Path) -> Baseline | None:
         """What `save` kept; ``None`` without it."""
         kept = read_json(folder / NAME)
-        return cls(kept["lr"], list(kept["notes"])) if kept else None
+        if not kept:
+            return None
+        baseline = cls(kept["lr"], list(kept["notes"]))
+        trial = kept.get("trial")
+        if trial is not None and trial["value"] is not None:
+            rows = trial["rows"]
+            if rows is not None:
+                trial["rows"] = torch.tensor([math.nan if row is None else row for row in rows])
+            baseline.trial = Trial(**trial)
+        return baseline
 
 
 def check_baseline(task: Task, budget: Budget, seed: int, given: bool) -> Baseline:

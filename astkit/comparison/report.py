@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from astkit.widgets.style import Picture
 
 NAME = "comparison.json"
-NEEDED = {"policy", "seed", "value", "flops", "seconds", "curve", "visits"}  # of an entry
-SCHEMA = 3
+NEEDED = {"policy", "seed", "value", "flops", "seconds", "rate", "curve", "visits"}  # of an entry
+SCHEMA = 4
 """Version of `Comparison.to_json`; it is raised when a key changes its meaning or goes."""
 MEANS = ("value", *COSTS, "joules", "trained", "scored", "rate", "worst_class")
 TITLE = "Does choosing samples help here?"
@@ -110,7 +110,8 @@ class Comparison:
     def load(cls, path: str | Path) -> Comparison:
         """A comparison from a file written by `save`, or from the folder ``out`` of `compare`.
 
-        Raises ``ValueError`` for another file, ``FileNotFoundError`` for a missing one.
+        Raises ``ValueError`` for another file, or one without its folder of arrays, and
+        ``FileNotFoundError`` for a missing one.
         """
         path = Path(path)
         path = path / NAME if path.is_dir() else path
@@ -121,8 +122,14 @@ class Comparison:
             raise ValueError(f"{path} is no comparison: it has no entries")
         if lacking := {name for entry in found["entries"] for name in NEEDED - entry.keys()}:
             raise ValueError(f"{path} is no comparison: its entries lack {', '.join(lacking)}")
+        folder = path.with_name(f"{path.stem}_visits")
+        if not all((folder / Path(entry["visits"]).name).exists() for entry in found["entries"]):
+            raise ValueError(
+                f"{folder}, which holds the test rows of {path.name}, is not complete: copy the"
+                " file and this folder together"
+            )
         try:
-            return cls(found, path.with_name(f"{path.stem}_visits"))
+            return cls(found, folder)
         except (TypeError, ValueError) as error:
             raise ValueError(
                 f"{path} is damaged ({str(error)!r:.200}): delete it, or restore a copy"
@@ -197,12 +204,19 @@ class Comparison:
         return load_file(path) if path.exists() else {}
 
     def samples(self, policy: str, *, show: Callable[[int], Any] | None = None) -> Samples:
-        """Which samples a method trained on, over all seeds; ``show``: see `Samples`.
+        """Which samples a method trained on, over all finite seeds; ``show``: see `Samples`.
 
-        Raises ``ValueError`` for a method that was not trained.
+        Raises ``ValueError`` for a method that was not trained, and for data without row numbers.
         """
-        seeds = [entry["seed"] for entry in self.entries if entry["policy"] == policy]
-        records = together([self.visits(policy, seed) for seed in seeds or [0]])
+        runs = [entry for entry in self.entries if entry["policy"] == policy]
+        good = [entry for entry in runs if finite(entry["value"])]  # others have diverged
+        seeds = [entry["seed"] for entry in good or runs] or [0]
+        records = together([self.visits(policy, seed) for seed in seeds])
+        if bool(records["losses"].isnan().all()):
+            raise ValueError(
+                "train was loaded in its own way, so nothing is known by row: pass a map-style data"
+                " set, or a plain DataLoader"
+            )
         return Samples(**records, data=self.train, show=show, name=policy)
 
     def suspects(self, k: int = 50, policy: str = DENSE) -> Suspects:
@@ -221,7 +235,10 @@ class Comparison:
 
     def picture(self) -> Picture:
         """The differences that the verdicts are computed from, with their intervals."""
-        return pictures(self.entries, self.verdicts, self.test_rows)[FOREST]
+        drawn = pictures(self.entries, self.verdicts, self.test_rows)
+        if FOREST not in drawn:
+            raise ValueError("no method has a finite value beside dense training: see table()")
+        return drawn[FOREST]
 
     def __repr__(self) -> str:
         return "\n".join([self.verdict, "", self.table().to_string(), *self.notes])
@@ -289,8 +306,6 @@ def legend(verdicts: Sequence[Verdict]) -> str:
     if compared > 1:
         said += f" Outcomes are corrected for the {compared} policies compared (Holm): at most a"
         said += " 5 % chance of any wrong sign."
-    if any(each.of_possible.n for each in verdicts):
-        said += " The oracle knows what is wrong with the data: its gain is the possible one."
     return f"{said} Numbers of further seeds are for a probability of 0.8."
 
 
@@ -330,8 +345,6 @@ def results(entries: Sequence[Entry], verdicts: Sequence[Verdict], metric: str) 
         }
         for key, cost in COSTS.items():
             row[f"{cost} / dense"] = cost_ratio(arm, arms.get(DENSE, {}), key).text(".2f")
-        if any(each.of_possible.n for each in verdicts):
-            row["of the possible gain"] = verdict.of_possible.text(".2f") if verdict else _NONE
         rows.append(row)
     return pd.DataFrame(rows)
 
@@ -389,9 +402,10 @@ def pictures(
         for name, arm in arms.items()
         if name.startswith(RANDOM)
     }
-    forest = comparison_plots.differences(_forest(controls, verdicts), quantity, verdicts[0].higher)
-    figures = {FOREST: forest}
     dense = arms[DENSE]
+    figures: dict[str, Picture] = {}
+    if forest := _forest(controls, verdicts):
+        figures[FOREST] = comparison_plots.differences(forest, quantity, verdicts[0].higher)
     curves = [
         {"arm": entry["policy"], "seed": entry["seed"], "value": point[-1]}
         | {
@@ -399,7 +413,7 @@ def pictures(
             for key, cost in zip(COSTS, point, strict=False)
         }
         for entry in entries
-        if entry["seed"] in dense
+        if finite(entry["value"]) and finite(dense.get(entry["seed"], {}).get("value"))
         for point in entry["curve"]
         if finite(point[-1])
     ]

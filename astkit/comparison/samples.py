@@ -65,11 +65,14 @@ class Samples:
     ) -> None:
         self.trained, self.losses, self.name = trained, losses, name
         whole, rows = inside(data)
+        names = getattr(whole, "classes", None)
+        self.classes = None if names is None or isinstance(names, Mapping) else list(names)
         self.data = whole if rows is None else Subset(whole, rows.tolist())
         self.labels = class_labels(self.data)
         some = predicted is not None and bool((predicted >= 0).any())  # none without classes
         self.predicted = predicted if some else None
         self.total = trained.long().sum(0)
+        losses = losses.where(losses.isfinite(), torch.nan)
         self.loss = (losses - losses.nanmean(1, keepdim=True)).nanmean(0)
         self.show = show or (lambda row: None if self.data is None else _inputs(self.data[row]))
 
@@ -102,9 +105,10 @@ class Samples:
 
         if self.labels is None:
             raise ValueError("the data have no class labels: give them an attribute labels")
-        rows = torch.cat([torch.ones(1, len(self.total)), self.trained]).double()
+        real = self.labels >= 0  # others are ignored
+        rows = torch.cat([torch.ones(1, len(self.total)), self.trained]).double()[:, real]
         counts = torch.zeros(len(rows), int(self.labels.max()) + 1, dtype=torch.float64)
-        shares = counts.index_add_(1, self.labels, rows) / rows.sum(1, keepdim=True)
+        shares = counts.index_add_(1, self.labels[real], rows) / rows.sum(1, keepdim=True)
         index = ["all rows", *(f"part {part}" for part in range(1, len(rows)))]
         names = [self.class_name(label) for label in range(shares.shape[1])]
         return pd.DataFrame(shares.numpy(), index, names)
@@ -121,7 +125,12 @@ class Samples:
         """What is known of these rows, and their contents unless they are images."""
         import pandas as pd
 
-        known: dict[str, Any] = {"row": rows, "trained": self.total[rows], "loss": self.loss[rows]}
+        numbers = pd.Series(rows, dtype="int64")  # of no rows too
+        known: dict[str, Any] = {
+            "row": numbers,
+            "trained": self.total[rows],
+            "loss": self.loss[rows],
+        }
         for name, classes in (("label", self.labels), ("predicted", self.predicted)):
             if classes is not None:
                 known[name] = [self.class_name(each) for each in classes[rows].tolist()]
@@ -157,7 +166,7 @@ class Samples:
 
     def class_name(self, number: int) -> Any:
         """Name of a class; its number if the data have no names, "–" for -1."""
-        names = getattr(self.data, "classes", None) or range(number + 1)
+        names = self.classes or range(number + 1)
         return names[number] if 0 <= number < len(names) else "–"
 
     def __repr__(self) -> str:
@@ -176,6 +185,8 @@ class Samples:
 class Suspects:
     """The ``k`` rows with the highest loss over a whole run: wrong labels, or merely hard samples.
 
+    Rows without a loss are none of them; ``ValueError`` if no row has one.
+
     Networks fit consistent samples first, so wrong labels keep a high loss for long (Arpit et al.,
     "A Closer Look at Memorization in Deep Networks", 2017). They are ranked by the mean over the
     run, not by the last loss, since in the end they are fitted too.
@@ -186,9 +197,15 @@ class Suspects:
     """
 
     def __init__(self, samples: Samples, k: int = 50) -> None:
-        self.samples, order = samples, by_loss(samples.loss)
         check_count("k", k)
-        self.rows, self.kept = order[:k], order[k:].sort().values
+        order = by_loss(samples.loss)
+        order = order[~samples.loss[order].isnan()]
+        if not len(order):
+            raise ValueError("no row has a loss: rank the rows of a run that knows them by number")
+        self.samples, self.rows = samples, order[:k]
+        kept = torch.ones(len(samples.loss), dtype=torch.bool)
+        kept[self.rows] = False
+        self.kept = kept.nonzero().squeeze(1)
 
     def table(self) -> pd.DataFrame:
         """One row a suspect: row, times trained on, loss, label, prediction, contents."""
@@ -232,7 +249,7 @@ def explorer(methods: Mapping[str, Samples], most: int = 600) -> Explorer:
     Of more than ``most`` rows it holds the first of each group of each method, and random ones.
     """
     from astkit.widgets.explore import Explorer, embedded
-    from astkit.widgets.style import line
+    from astkit.widgets.style import lines
 
     check_count("most", most)
     first = next(iter(methods.values()))
@@ -245,10 +262,11 @@ def explorer(methods: Mapping[str, Samples], most: int = 600) -> Explorer:
     drawn = rng.permutation(len(first.total), 0, "explored rows")
     rows = sorted(list(dict.fromkeys(torch.cat([*typical, drawn]).tolist()))[:most])
     place = {row: number for number, row in enumerate(rows)}
+    styles = lines(methods)
     entries = [
         {
             "name": name,
-            "colour": line(name)["color"],
+            "colour": styles[name]["color"],
             "counts": each.trained[:, rows].T,
             "losses": each.losses[:, rows].T.double().round(decimals=6),
             "groups": {
@@ -286,7 +304,8 @@ def together(visits: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
         "losses": torch.stack([each["losses"] for each in visits]).nanmean(0),
     }
     if all("predicted" in each for each in visits):
-        both["predicted"] = torch.stack([each["predicted"] for each in visits]).mode(0).values
+        predicted = torch.stack([each["predicted"] for each in visits])
+        both["predicted"] = predicted.where(predicted >= 0, predicted.amax(0)).mode(0).values
     return both
 
 
@@ -332,6 +351,9 @@ def _contents(value: Any) -> dict[str, Any]:
     if isinstance(value, str):
         return {"text": value}
     if not isinstance(value, Mapping):
-        flat = torch.as_tensor(value).flatten().tolist()
+        try:
+            flat = torch.as_tensor(value).flatten().tolist()
+        except (TypeError, ValueError, RuntimeError):
+            return {"text": str(value)[:TEXT]}
         value = {f"x{place}": each for place, each in enumerate(flat)}
     return dict(list(value.items())[:FEATURES])

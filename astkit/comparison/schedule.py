@@ -287,18 +287,19 @@ class Schedule:
         scored, phases = entry["scored"], entry["phases"]
         if not scored or not dense["trained"]:
             return
-        whole = dense["seconds"] / dense["trained"]
-        training = sum(dense["phases"].get(name, 0.0) for name in ("forward", "backward"))
+        passes = sum(dense["phases"].get(name, 0.0) for name in ("forward", "backward"))
+        training = passes / dense["trained"]
         choosing = (phases.get("score", 0.0) + phases.get("gate", 0.0)) / scored
         if not choosing:  # rows were scored for a plan
             return
-        rate = 1 - choosing / (training / dense["trained"]) if training else 0.0
+        rate = 1 - choosing / training if training else 0.0
         if rate <= 0:
             self._say(f"{label}: scoring a row takes longer than training on it: it saves no time")
         else:
             self._say(
                 f"{label}: break-even rate {rate:.2f}: scoring a row took {choosing * 1e3:.2g} ms,"
-                f" training on it {whole * 1e3:.2g} ms, so a rate above {rate:.2f} saves no time"
+                f" its training passes {training * 1e3:.2g} ms, so a rate above {rate:.2f} saves no"
+                " time"
             )
 
     def _note_data(self, entries: Sequence[Entry]) -> None:

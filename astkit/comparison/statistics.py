@@ -362,13 +362,6 @@ class Gaps(NamedTuple):
         """Mean and variance of the differences."""
         return estimate(self.values.tolist(), self.rows)
 
-    def minus(self, other: Gaps, factor: float) -> Gaps:
-        """These differences minus ``factor`` times ``other``, which has the same seeds."""
-        rows = None
-        if self.rows is not None and other.rows is not None:
-            rows = self.rows - factor * other.rows
-        return Gaps(self.values - factor * other.values, rows)
-
 
 def gaps(arm: Arm, control: Arm, rows: Rows | None = None) -> Gaps:
     """Differences of ``arm`` to ``control``, for the seeds at which both are finite."""
@@ -381,30 +374,3 @@ def gaps(arm: Arm, control: Arm, rows: Rows | None = None) -> Gaps:
             of_rows.append((mine.double() - its.double()).numpy(force=True))
     complete = both and len(of_rows) == len(both)
     return Gaps(values, np.stack(of_rows) if complete else None)
-
-
-def share_of_gain(policy: Gaps, oracle: Gaps) -> Interval:
-    """The gain of a policy as a share of that of the oracle, over the same seeds.
-
-    Fieller's interval: the shares f for which the interval of policy - f * oracle contains 0
-    (Fieller, "Some problems in interval estimation", JRSS B 16 (1954)). It is bounded if the
-    interval of the oracle's own gain excludes 0; otherwise the result is of n = 0.
-    """
-    from scipy.optimize import brentq
-
-    whole = oracle.estimate()
-    if not whole.p() < ERROR:
-        return mean_interval([])
-
-    def outside(share: float) -> float:
-        """How far 0 lies outside of the interval of policy - ``share`` * oracle."""
-        rest = policy.minus(oracle, share).estimate().interval()
-        return -1.0 if math.isnan(rest.low) else max(rest.low, -rest.high)
-
-    def end(step: float) -> float:
-        while outside(mean + step) <= 0:
-            step *= 2
-        return float(brentq(outside, mean, mean + step))
-
-    mean = policy.estimate().mean / whole.mean
-    return Interval(mean, end(-0.1), end(0.1), whole.n)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import math
 import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -176,7 +177,7 @@ class Record:
         trained: int32 ``[PARTS, rows]``: how often each row was trained on in each part.
         losses: float32 ``[PARTS, rows]``: loss of its latest training or scoring in each part; NaN
             without one.
-        predicted: int16 ``[rows]``: class predicted at the latest training; -1 before.
+        predicted: int32 ``[rows]``: class predicted at the latest training; -1 before.
         points: lists ``[FLOPs, training seconds, value]``, at `POINTS` equal fractions of the
             budget and at its end; FLOPs are ``None`` if not countable.
     """
@@ -191,7 +192,7 @@ class Record:
         self.indexed, self.progress = indexed, progress
         self.trained = torch.zeros(PARTS, rows, dtype=torch.int32, device=device)
         self.losses = torch.full((PARTS, rows), torch.nan, device=device)
-        self.predicted = torch.full((rows,), -1, dtype=torch.int16, device=device)
+        self.predicted = torch.full((rows,), -1, dtype=torch.int32, device=device)
         self.points: list[list[float | None]] = []
         self.reached = 0
 
@@ -219,7 +220,7 @@ class Record:
         self.trained[part].index_add_(0, rows, times)
         self.losses[part, rows] = result.losses.float()
         if result.predictions.predicted is not None:
-            self.predicted[rows] = result.predictions.predicted.to(torch.int16)
+            self.predicted[rows] = result.predictions.predicted.to(torch.int32)
 
     def reach(self, done: bool, measure: Callable[[], list[float | None]]) -> None:
         """Validate if the next fraction of the budget is reached."""
@@ -370,8 +371,11 @@ def _resampled(metric: Metric, kept: Sequence[tuple[Any, Any]]) -> Tensor:
     for rows in bootstrap_rows(whole.rows):
         part, aggregate = whole.take(rows), copy.deepcopy(metric.function)
         assert isinstance(aggregate, Aggregate)
-        aggregate.update(part.x, part.y)
-        values.append(float(aggregate.compute()))
+        try:
+            aggregate.update(part.x, part.y)
+            values.append(float(aggregate.compute()))
+        except (ValueError, RuntimeError, ZeroDivisionError):  # such as a sample of one class
+            values.append(math.nan)
     return torch.tensor(values)
 
 

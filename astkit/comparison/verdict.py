@@ -10,7 +10,6 @@ from typing import Literal
 from astkit.comparison.statistics import (
     DENSE,
     ERROR,
-    ORACLE,
     Arm,
     Entry,
     Gaps,
@@ -23,12 +22,10 @@ from astkit.comparison.statistics import (
     gaps,
     holm,
     is_control,
-    mean_interval,
-    pairs,
+    known,
     random_control,
     rows_needed,
     seeds_needed,
-    share_of_gain,
 )
 
 Outcome = Literal["higher", "lower", "no gain", "cannot tell yet"]
@@ -52,8 +49,7 @@ class Verdict:
             than `EXCESS` of the FLOPs of dense training, does not count.
         difference: to dense training, over seeds and, where they are known, test rows.
         to_random: to random samples at the same rate, for the seeds that have such a control.
-        of_possible: the gain as a share of the oracle's, see `share_of_gain`.
-        test_rows: whether these three intervals cover the test rows.
+        test_rows: whether these two intervals cover the test rows.
         compared: number of policies over which the outcome is corrected.
         smallest_gain: gains below it are called none; None: no gain is called so.
         flops, seconds: of the whole run, as a share of those of dense training.
@@ -69,7 +65,6 @@ class Verdict:
     outcome: Outcome
     difference: Interval
     to_random: Interval
-    of_possible: Interval
     test_rows: bool
     compared: int
     smallest_gain: float | None
@@ -109,9 +104,6 @@ class Verdict:
     def sentence(self) -> str:
         """The outcome with its numbers, as one sentence without a full stop."""
         facts = [spelled(self.difference, self.metric)] if self.n else []
-        if self.of_possible.high > 0:
-            share, low, high, _ = self.of_possible
-            facts.append(f"{share:.2f} of the possible gain ({low:.2f} to {high:.2f})")
         facts.append(_seeds(self.n))
         same = "same FLOPs" if self.flops.n else "same budget"
         facts.append(f"{self.flops.mean:.2f} x the FLOPs" if unequal(self.flops) else same)
@@ -147,9 +139,9 @@ class Verdict:
             return ": the same results on every test row"
         gain = (mean > 0) == self.higher
         excludes = "it excludes 0" if low > 0 or high < 0 else ""
-        if excludes and gain and self.failed:
+        if gain and self.failed:
             return ""
-        if excludes and gain and self.flops.mean > EXCESS:
+        if gain and self.flops.mean > EXCESS:
             return (
                 f": above {EXCESS:g} x the FLOPs a gain is not one at equal cost; try a larger"
                 " budget"
@@ -188,17 +180,24 @@ def judge(
             default intervals are over seeds only.
         smallest_gain: gains below it are called none; by default `SMALLEST_GAIN` for accuracies.
 
-    Outcomes are corrected for the number of policies, the oracle not counted: with a probability
-    of at most 5 % any has the wrong sign, and of at most 2.5 % any "no gain" is wrong.
+    Outcomes are corrected for the number of policies: with a probability of at most 5 % any has the
+    wrong sign, and of at most 2.5 % any "no gain" is wrong.
 
-    Raises ``ValueError`` if the dense runs are missing, or a method has two entries for one seed.
+    Raises ``ValueError`` if the dense runs are missing, a method has two entries for one seed, or
+    accuracies are no shares.
     """
     arms = by_arm(entries)
     policies = {name: arm for name, arm in arms.items() if not is_control(name)}
     if policies and DENSE not in arms:
         raise ValueError(f"entries hold no {DENSE!r} runs: train it for the same seeds")
-    if smallest_gain is None and unit(metric)[0] > 1:
-        smallest_gain = SMALLEST_GAIN
+    if unit(metric)[0] > 1:
+        for value in known(entry["value"] for entry in entries):
+            if abs(value) > 1:
+                raise ValueError(
+                    f"{metric} has the value {value:g}: return shares from 0 to 1, or give the"
+                    " metric another name"
+                )
+        smallest_gain = SMALLEST_GAIN if smallest_gain is None else smallest_gain
     dense, sign = arms.get(DENSE, {}), 1 if higher else -1
 
     def against(arm: Arm, control: Arm) -> Gaps:
@@ -210,10 +209,8 @@ def judge(
     for name, each in estimates.items():
         if smallest_gain is not None and sign * each.mean < smallest_gain:
             small[name] = each.p(sign * smallest_gain)
-    counted = policies.keys() - {ORACLE}
-    compared = max(1, len(counted))
-    differ, bounded = (holm({name: p[name] for name in counted}) for p in (zero, small))
-    differ |= {name for name in policies.keys() - counted if zero[name] < ERROR}
+    compared = max(1, len(policies))
+    differ, bounded = holm(zero), holm(small)
     verdicts = []
     for name, arm in policies.items():
         each, flops = estimates[name], cost_ratio(arm, dense, "flops")
@@ -222,11 +219,6 @@ def judge(
         outcome: Outcome = "no gain" if name in bounded else "cannot tell yet"
         if name in differ and not barred:
             outcome = "higher" if each.mean > 0 else "lower"
-        of_possible = mean_interval([])
-        if ORACLE in differ - {name} and sign * estimates[ORACLE].mean > 0:
-            shared = [run["seed"] for run, _ in pairs(arm, arms[ORACLE])]
-            mine, its = ({seed: runs[seed] for seed in shared} for runs in (arm, arms[ORACLE]))
-            of_possible = share_of_gain(against(mine, dense), against(its, dense))
         verdict = Verdict(
             policy=name,
             metric=metric,
@@ -234,7 +226,6 @@ def judge(
             outcome=outcome,
             difference=each.interval(),
             to_random=against(arm, random_control(arm, arms)).estimate().interval(),
-            of_possible=of_possible,
             test_rows=each.units > 0,
             compared=compared,
             smallest_gain=smallest_gain,

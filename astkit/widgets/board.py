@@ -11,16 +11,16 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.ticker import EngFormatter
+from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from astkit.widgets import frontend
 from astkit.widgets.style import SOFT, Picture, animation, line, picture, styled
 
-POINTS = 1000  # maximum number of points per series, and of marked changes of settings
+POINTS = 1000  # maximum number of points per series
 EVERY_S = 2.0  # minimum time between two frames, in seconds
 SHARE = 0.1  # maximum share of the time spent on drawing
 
-WINDOW = 20  # points of the running mean over a pale noisy series
+WINDOW = 20  # shown points of the running mean over a pale noisy series
 NOISY = ("rate", "loss")
 
 _TEXT = "<LiveBoard>"  # constant: readers of notebooks compare the text of two runs
@@ -30,7 +30,11 @@ _SERIES = {
 }
 PANELS: tuple[tuple[str, str, dict[str, str]], ...] = (
     ("threshold", "score of a sample", {"threshold": "threshold"}),
-    ("activation rate", "share (line: mean of 20)", {"rate": "rate", "target_rate": "set point"}),
+    (
+        "activation rate",
+        "share (line: mean of 20)",
+        {"rate": "rate", "target_rate": "set point"},
+    ),
     (
         "loss",
         "loss (line: mean of 20)",
@@ -53,8 +57,8 @@ class LiveBoard:
         live: ``False`` disables the board.
 
     Attributes:
-        series: logged values as pairs of step and value, by name; of long runs every second one is
-            dropped again and again.
+        series: logged values as pairs of step and value, by name; of long runs those of every
+            second, fourth, eighth... step, and the newest.
     """
 
     def __init__(self, live: bool | None = None) -> None:
@@ -62,22 +66,33 @@ class LiveBoard:
         self.series: dict[str, list[tuple[float, float]]] = {}
         self.events: list[int] = []
         self._reason = "no meter was given"
+        self._every = 1  # steps between two points of a batch
         self._due = 0.0
         self._handle: Any = None
 
     def log(self, step: int, *, phase: str, **metrics: Any) -> None:
         """Store the metrics of a batch; draw if a frame is due."""
-        if phase == "event" and len(self.events) < POINTS:
+        if phase == "event":
             self.events.append(step)
         self._reason = metrics.get("joules_reason") or self._reason
         for name in _SERIES.get(phase, ()):
             if metrics.get(name) is not None:
                 points = self.series.setdefault(name, [])
+                if phase == "train" and points and points[-1][0] % self._every:
+                    points.pop()  # was the newest
                 points.append((step, float(metrics[name])))
-                if len(points) > POINTS:
-                    del points[1::2]
+                if phase == "train" and len(points) > POINTS:
+                    self._thin()
         if self.shown and time.perf_counter() >= self._due:
             self.draw()
+
+    def _thin(self) -> None:
+        """Keep half of the points of batches, evenly spaced, and the newest."""
+        self._every *= 2
+        for name in self.series.keys() & set(_SERIES["train"]):
+            *earlier, newest = self.series[name]
+            kept = [point for point in earlier if point[0] % self._every == 0]
+            self.series[name] = [*kept, newest]
 
     def draw(self) -> None:
         """Draw a frame now, replacing the previous one."""
@@ -103,7 +118,7 @@ class LiveBoard:
 
     def film(self, frames: int = 12, fps: int = 2) -> bytes:
         """The recorded run again, as an animated PNG: the board after equal shares of its steps."""
-        last = max(step for points in self.series.values() for step, _ in points)
+        last = max((step for points in self.series.values() for step, _ in points), default=0)
         shown = (self._until(last * (i + 1) / frames) for i in range(frames))
         return animation(shown, fps, dpi=64)
 
@@ -128,7 +143,7 @@ class LiveBoard:
         panels = [panel for panel in PANELS if panel[2].keys() & points.keys()]
         rows = max(1, -(-len(panels) // 2))
         figure = picture(2, rows, width=5.0, height=2.5, layout=None)  # several times faster
-        room = {"left": 0.08, "right": 0.98, "bottom": 0.32 / rows, "top": 1 - 0.14 / rows}
+        room = {"left": 0.1, "right": 0.98, "bottom": 0.32 / rows, "top": 1 - 0.14 / rows}
         figure.subplots_adjust(**room, wspace=0.25, hspace=0.7)
         for axis, (title, unit, curves) in zip(figure.axes, panels, strict=False):
             axis.set(title=title, xlabel="step (batches)", ylabel=unit)
@@ -142,11 +157,13 @@ class LiveBoard:
                 x, y = points[name]
                 if name in NOISY:
                     axis.plot(x, y, color=style["color"], lw=0.7, alpha=0.35)
-                    y = pd.Series(y).rolling(WINDOW, min_periods=1).mean().to_numpy()
-                axis.plot(x, y, label=label, **style)
+                    mean = pd.Series(y).rolling(WINDOW, min_periods=1).mean()
+                    y = mean.where(np.isfinite(y)).to_numpy()
+                axis.plot(x, y, label=label, marker="o" if len(x) == 1 else None, **style)
             for step in self.events:
                 axis.axvline(step, color=SOFT, lw=0.8, ls=":")
             axis.set_xlim(left=0)
+            axis.xaxis.set_major_locator(MaxNLocator(5))
             if title != "threshold":
                 axis.set_ylim(bottom=min(0.0, axis.dataLim.y0))
             if "flops" in curves:

@@ -19,6 +19,7 @@ from astkit.widgets.style import (
     Table,
     legend_beside,
     line,
+    lines,
     name_seeds,
     picture,
     styled,
@@ -78,9 +79,11 @@ def differences(table: Table, quantity: str = "accuracy (points)", higher: bool 
     outcomes = rows[rows["against"] == "dense"].set_index("arm")["outcome"]
     _label_rows(axis, arms, [str(outcomes.get(arm, "")) for arm in arms])
     sizes = sorted(rows["n"].unique())
-    seeds = f"{sizes[0]} seeds" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]} seeds"
+    seeds = f"{sizes[-1]} seed" + "s" * bool(sizes[-1] > 1)
+    seeds = seeds if len(sizes) == 1 else f"{sizes[0]} to {seeds}"
     against = "dense training" + " and random samples" * both
-    axis.set_title(f"test {quantity.split(' (')[0]} against {against}, {seeds}, 95 % intervals")
+    known = ", 95 % intervals" * bool(rows["low"].notna().any())
+    axis.set_title(f"test {quantity.split(' (')[0]} against {against}, {seeds}{known}")
     axis.set_xlabel(f"difference of {quantity}, better to the right")
     if both:
         for words, face in (("dense training", INK), ("random samples at its rate", PAPER)):
@@ -172,11 +175,16 @@ def _bar(
 ) -> None:
     """A mean with its interval, or an arrow with its number at the edge outside of ``limits``.
 
-    ``mirrored``: the axis runs from right to left.
+    An interval that reaches further ends in an arrow at the edge. ``mirrored``: the axis runs from
+    right to left.
     """
     mean, low, high = values
     if limits[0] <= mean <= limits[1]:
-        axis.errorbar([mean], [height], xerr=[[mean - low], [high - mean]], capsize=3, **look)
+        first, last = max(low, limits[0]), min(high, limits[1])
+        axis.errorbar([mean], [height], xerr=[[mean - first], [last - mean]], capsize=3, **look)
+        for end, shown, pointing in ((low, first, "<>"), (high, last, "><")):
+            if end != shown:
+                axis.plot([shown], [height], **{**look, "marker": pointing[mirrored]})
         return
     beyond = mean > limits[1]
     right = beyond != mirrored
@@ -215,9 +223,12 @@ def cost_to_reach(
     table, marks = pd.DataFrame(curves), pd.DataFrame(reached)
     costs = [cost for cost in COSTS if cost in table and table[cost].notna().all()]
     figure = picture(len(costs), width=5.8 if len(costs) > 1 else 7.6, height=4.4)
+    arms = [*table["arm"].unique(), *marks["arm"]]
+    looks = lines(arm for arm in arms if not arm.startswith("random at"))
     for axis, cost in zip(figure.axes, costs, strict=True):
         ranges = [
-            _arm(axis, str(arm), runs, cost) for arm, runs in table.groupby("arm", sort=False)
+            _arm(axis, str(arm), runs, cost, looks.get(str(arm)))
+            for arm, runs in table.groupby("arm", sort=False)
         ]
         final = table[table["arm"] == "dense"].groupby("seed")["value"].last().mean()
         axis.axhline(final, color=INK, lw=1.0, ls=(0, (5, 3)), label="final value of dense")
@@ -225,9 +236,10 @@ def cost_to_reach(
             large = {**_LARGE, "color": PAPER, "marker": "o"}
             axis.plot([np.nan], [np.nan], **large, label="it is reached")
         for row in marks.to_dict("records"):
-            axis.plot([row[cost]], [final], **{**line(str(row["arm"])), **_LARGE})
+            axis.plot([row[cost]], [final], **{**looks[str(row["arm"])], **_LARGE})
         low, high = np.nanmin(ranges), np.nanmax(ranges)
-        axis.set_ylim(low - 0.04 * (high - low), high + 0.06 * (high - low))
+        around = high - low or abs(low) or 1.0
+        axis.set_ylim(low - 0.04 * around, high + 0.06 * around)
         axis.set(title=f"validation {metric} against {COSTS[cost]}", ylabel=f"validation {metric}")
         axis.set_xlabel(f"{COSTS[cost]}, as a share of dense training")
         axis.xaxis.set_major_locator(MaxNLocator(6))
@@ -237,8 +249,13 @@ def cost_to_reach(
     return figure
 
 
-def _arm(axis: Axes, arm: str, runs: pd.DataFrame, cost: str) -> tuple[float, float]:
-    """Draw the mean of an arm's curves; returns their range from `SHOWN_FROM` on."""
+def _arm(
+    axis: Axes, arm: str, runs: pd.DataFrame, cost: str, style: dict[str, Any] | None
+) -> tuple[float, float]:
+    """Draw the mean of an arm's curves; returns their range from `SHOWN_FROM` on.
+
+    Without a ``style`` the line is thin and grey.
+    """
     share = np.linspace(0, 1, POINTS)
     seeds = []
     for _, run in runs.groupby("seed"):
@@ -246,10 +263,11 @@ def _arm(axis: Axes, arm: str, runs: pd.DataFrame, cost: str) -> tuple[float, fl
         at = spent[0] + share * (spent[-1] - spent[0])
         seeds.append((at, np.interp(at, spent, run["value"].to_numpy(float))))
     x, y = np.mean([at for at, _ in seeds], axis=0), np.array([values for _, values in seeds])
-    look: dict[str, Any] = {**line(arm), "lw": 2.0, "ms": 5, "markevery": (4, 8)}
-    if arm.startswith("random at"):
+    look: dict[str, Any]
+    if style is None:
         look = {"color": SOFT, "lw": 1.0, "ls": DASHES[len(axis.lines) % len(DASHES)]}
     else:
+        look = {**style, "lw": 2.0, "ms": 5, "markevery": (4, 8)}
         axis.fill_between(x, y.min(0), y.max(0), color=look["color"], alpha=0.13, lw=0)
     axis.plot(x, y.mean(0), label=fill(arm, 26), **look)
     kept = y[:, share >= SHOWN_FROM]

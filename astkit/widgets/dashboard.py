@@ -84,7 +84,7 @@ class Run:
         return self._paused.is_set() and not self._single.is_set() and not self._stopped.is_set()
 
     def record(self) -> dict[str, Any]:
-        """Status, metrics and changes of settings as plain values; ``steered``: by hand."""
+        """Status, metrics and changes of settings (``steered``: if any) as plain values."""
         history, events = self.trainer.history, self.trainer.steering.events
         return {
             "status": self.status,
@@ -106,8 +106,8 @@ class Dashboard:
         run = Dashboard().run(trainer)
 
     The cell ends with the run. An interrupt, or the stop button, ends it after the current batch;
-    everything up to there is kept. Without a front end (papermill, nbval, scripts) only the board
-    is drawn.
+    everything up to there is kept. Without a front end (papermill, nbval) only the board is drawn,
+    and in scripts nothing.
 
     Args:
         live: ``False`` shows neither board nor controls, ``True`` shows controls even if no
@@ -122,6 +122,8 @@ class Dashboard:
     def run(self, trainer: Any) -> Run:
         """Train to the end of the budget; returns the `Run` with its record."""
         if self.board not in trainer.reports.observers:
+            if self.board.series:  # of another run
+                self.board = LiveBoard(self.live)
             trainer.reports.observers.append(self.board)
         run = Run(trainer)
         if frontend.mode(self.live) == "ask":

@@ -15,9 +15,10 @@ function drawn(tag, attributes, ...children) {
 }
 
 // Bars of how often a sample was trained on in each part of the run, and a line of its loss.
-function chart(lines, width, height, worst, named) {
+function chart(lines, width, height, [lowest, worst], named) {
   const parts = lines[0].losses.length;
   const x = (part) => ((part + 0.5) * width) / parts;
+  const y = (loss) => 4 + ((height - 8) * (worst - loss)) / (worst - lowest);
   const most = Math.max(1, ...lines.flatMap((line) => line.counts));
   const svg = drawn("svg", { viewBox: `0 0 ${width} ${height}`, role: "img" });
   lines.forEach((line, place) => {
@@ -29,20 +30,22 @@ function chart(lines, width, height, worst, named) {
       svg.append(drawn("rect", { ...box, opacity: 0.35 }));
     });
     const points = line.losses
-      .map((loss, part) => (loss === null ? null : [x(part), 4 + (height - 8) * (1 - loss / worst)]))
+      .map((loss, part) => (loss === null ? null : [x(part), y(loss)]))
       .filter((point) => point !== null);
     const path = { points: points.join(" "), fill: "none", stroke: line.colour, "stroke-width": 2 };
     svg.append(drawn("polyline", path));
     for (const [cx, cy] of points.length < 2 || named ? points : [])
       svg.append(drawn("circle", { cx, cy, r: 2.5, fill: line.colour }));
   });
-  const words = `${parts} parts of the run: losses up to ${worst.toPrecision(3)}, bars up to ${most}×`;
+  const words = `${parts} parts of the run: losses from ${lowest.toPrecision(3)} to ${worst.toPrecision(3)}, bars up to ${most}×`;
   svg.append(drawn("title", {}, words));
   return named ? make("div", {}, svg, make("p", { textContent: words, className: "said" })) : svg;
 }
 
-function highest(losses) {
-  return losses.flat().reduce((most, loss) => Math.max(most, loss ?? 0), 1e-9);
+// From the lowest loss, or 0, to the highest.
+function range(losses) {
+  return losses.flat().reduce(
+    ([low, high], loss) => [Math.min(low, loss ?? 0), Math.max(high, loss ?? 0)], [0, 1e-9]);
 }
 
 function content(sample, large) {
@@ -69,10 +72,14 @@ function render({ model, el }) {
   said.setAttribute("aria-live", "polite");
   const grid = make("div", { className: "grid" });
   const detail = make("div", { className: "detail" });
-  const more = make("button", { textContent: "more", onclick: () => update({ limit: state.limit + PAGE }) });
+  const more = make("button", { textContent: "more", onclick: () => {
+    const first = state.limit;
+    update({ limit: first + PAGE });
+    grid.children[first].focus();
+  } });
 
   function choice(name, options, key) {
-    const select = make("select", {}, ...options.map(([value, text]) =>
+    const select = make("select", { name: key }, ...options.map(([value, text]) =>
       make("option", { value, textContent: text, selected: String(state[key]) === String(value) })));
     select.onchange = () => {
       const value = key === "method" ? Number(select.value) : select.value;
@@ -87,6 +94,7 @@ function render({ model, el }) {
 
   function update(change = {}) {
     Object.assign(state, change);
+    const focused = el.getRootNode().activeElement?.name; // all of it is made anew
     const method = methods[state.method];
     if (!(state.group in method.groups)) state.group = "";
     const all = state.group ? method.groups[state.group] : samples.map((_, place) => place);
@@ -101,21 +109,23 @@ function render({ model, el }) {
     );
     said.textContent = `${places.length} of ${samples.length} samples; bars: how often each was `
       + "trained on in each part of the run, line: its loss";
-    const worst = highest(method.losses);
-    grid.replaceChildren(...places.slice(0, state.limit).map((place) => card(method, place, worst)));
+    const limits = range(method.losses);
+    grid.replaceChildren(...places.slice(0, state.limit).map((place) => card(method, place, limits)));
     more.hidden = places.length <= state.limit;
     detail.replaceChildren(...(state.open === null ? [] : [opened(state.open)]));
-    if (change.open !== undefined) detail.scrollIntoView({ block: "nearest" });
+    if (focused) el.querySelector(`[name="${focused}"]`)?.focus();
+    if (change.open !== undefined && change.open !== null) detail.scrollIntoView({ block: "nearest" });
   }
 
-  function card(method, place, worst) {
+  function card(method, place, limits) {
     const sample = samples[place];
     const words = `${sample.label || `row ${sample.row}`}, ${sum(method.counts[place])}×`;
-    const node = make("button", { className: "card", onclick: () => update({ open: place }) },
+    const onclick = () => update({ open: state.open === place ? null : place });
+    const node = make("button", { className: "card", name: `row ${sample.row}`, onclick },
       content(sample, false),
       make("span", { textContent: words }),
       make("span", { textContent: shown(last(method.losses[place])) }),
-      chart([lineOf(method, place)], 96, 40, worst, false));
+      chart([lineOf(method, place)], 96, 40, limits, false));
     node.setAttribute("aria-pressed", String(state.open === place));
     return node;
   }
@@ -130,7 +140,7 @@ function render({ model, el }) {
     return make("section", {},
       make("h3", { textContent: `row ${sample.row}${sample.label && `, class ${sample.label}`}` }),
       make("div", { className: "side" }, content(sample, true), make("table", {}, ...rows)),
-      chart(lines, 480, 150, highest(lines.map((line) => line.losses)), true));
+      chart(lines, 480, 150, range(lines.map((line) => line.losses)), true));
   }
 
   el.classList.add("astkit-explore");

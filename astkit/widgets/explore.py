@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+from html import escape
 from importlib.resources import files
 from io import BytesIO
 from pathlib import Path
@@ -19,7 +20,7 @@ import numpy as np
 import traitlets
 from PIL import Image
 
-from astkit.files import write_atomic
+from astkit.files import plain_values, write_atomic
 from astkit.widgets.plots import pixels
 
 SIDE = 96  # largest side of an embedded picture, in pixels
@@ -58,10 +59,11 @@ class Explorer(anywidget.AnyWidget):
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write a self-contained HTML page, atomically."""
-        embedded = json.dumps(self.content).replace("<", "\\u003c")
+        embedded = json.dumps(plain_values(self.content)).replace("<", "\\u003c")
         script = _FOLDER.joinpath("explore.js").read_text()
-        title = self.content["title"].replace("<", "&lt;")
-        page = _PAGE.format(title=title, style=self._css, content=embedded, script=script)
+        page = _PAGE.format(
+            title=escape(self.content["title"]), style=self._css, content=embedded, script=script
+        )
         return write_atomic(path, page)
 
 

@@ -188,7 +188,7 @@ def threshold_and_rate(
         shock: the step at which the stream changed, marked by a vertical line.
     """
     table = pd.DataFrame(steps)
-    if target is not None:
+    if target is not None or "target_rate" not in table:
         table = table.assign(target_rate=target)
     table = table.assign(controller=table.get("controller", "this run"), seed=table.get("seed", 0))
     runs = table.groupby(["controller", "seed"])["rate"]
@@ -205,15 +205,16 @@ def threshold_and_rate(
         for axis, column in ((rate, "rate"), (threshold, "threshold")):
             low, middle, high = of_window[column].quantile([0.05, 0.5, 0.95]).unstack().T.to_numpy()
             x, style = list(of_window.groups), line(str(curve), markers=False)
-            axis.plot(x, middle, lw=1.4, label=curve, **style)
+            axis.plot(x, middle, lw=1.4, marker="o" if len(x) == 1 else None, label=curve, **style)
             axis.fill_between(x, low, high, color=style["color"], alpha=0.15, lw=0)
-    wanted = table.groupby("step")["target_rate"].first().dropna()
-    low, high = wanted * (1 - TOLERANCE), wanted * (1 + TOLERANCE)
-    band: dict[str, Any] = {"color": SOFT, "alpha": 0.2, "lw": 0, "step": "post"}
-    rate.fill_between(wanted.index, low, high, label=f"set point ±{TOLERANCE:.0%}", **band)
-    name = "set point" if wanted.nunique() > 1 else f"set point {wanted.iloc[0]:g}"
-    dashed: dict[str, Any] = {"ls": (0, (9, 4)), "lw": 1.2, "drawstyle": "steps-post"}
-    rate.plot(wanted.index, wanted, color=SOFT, label=name, **dashed)
+    wanted = table.groupby("step")["target_rate"].first().dropna().astype(float)
+    if len(wanted):
+        low, high = wanted * (1 - TOLERANCE), wanted * (1 + TOLERANCE)
+        band: dict[str, Any] = {"color": SOFT, "alpha": 0.2, "lw": 0, "step": "post"}
+        rate.fill_between(wanted.index, low, high, label=f"set point ±{TOLERANCE:.0%}", **band)
+        name = "set point" if wanted.nunique() > 1 else f"set point {wanted.iloc[0]:g}"
+        dashed: dict[str, Any] = {"ls": (0, (9, 4)), "lw": 1.2, "drawstyle": "steps-post"}
+        rate.plot(wanted.index, wanted, color=SOFT, label=name, **dashed)
     if finite.min() > 0 and finite.max() > 20 * finite.min():
         threshold.set_yscale("log")
     for axis in figure.axes:
@@ -253,10 +254,16 @@ def image_rows(
     rows = {name: [pixels(each) for each in row] for name, row in images.items() if len(row)}
     if not rows:
         raise ValueError("images holds no image: pass at least one row with one image")
-    lines = [text.count("\n") + 1 for row in (captions or {}).values() for text in row]
+    captions = {
+        name: ["\n".join(fill(part, 11) for part in text.splitlines()) for text in row]
+        for name, row in (captions or {}).items()
+    }
+    lines = [text.count("\n") + 1 for row in captions.values() for text in row]
     step = 1 + GAP + CAPTION * max(lines, default=0)
     width, height = max(map(len, rows.values())) * (1 + GAP) + LABEL, len(rows) * step
-    figure = picture(width=width * SIDE, height=height * SIDE + 0.35 * bool(title), layout=None)
+    title = fill(title, max(20, int(7.5 * width)))
+    above = 0.35 * bool(title) + 0.18 * title.count("\n")
+    figure = picture(width=width * SIDE, height=height * SIDE + above, layout=None)
     axis = figure.axes[0]
     axis.set_position((0, 0, 1, height * SIDE / figure.get_figheight()))
     axis.set(xlim=(-LABEL, width - LABEL), ylim=(height, 0), aspect="equal")
@@ -267,7 +274,8 @@ def image_rows(
         colour = {"selected": SELECTED, "skipped": SKIPPED}.get(_kind(name), usual)
         top = place * step + GAP / 2
         words = "\n".join(fill(part, 18) for part in name.split(": "))
-        axis.text(-0.15, top + 0.5, words, ha="right", va="center", size=9, color=colour)
+        plain: Any = {"size": 9, "color": colour, "parse_math": False}
+        axis.text(-0.15, top + 0.5, words, ha="right", va="center", **plain)
         for column, image in enumerate(row):
             left = column * (1 + GAP)
             tall, wide = (extent / max(image.shape[:2]) for extent in image.shape[:2])
@@ -275,8 +283,9 @@ def image_rows(
             look: Any = {"cmap": "gray", "vmin": 0, "vmax": 1, "interpolation": "nearest"}
             axis.imshow(image, extent=(x, x + wide, y + tall, y), **look)
             axis.add_patch(Rectangle((left, top), 1, 1, fill=False, lw=1.6, edgecolor=colour))
-        for column, text in enumerate((captions or {}).get(name, ())):
-            axis.text(column * (1 + GAP) + 0.5, top + 1.04, text, ha="center", va="top", size=7)
+        plain = {"size": 7, "parse_math": False}
+        for column, text in enumerate(captions.get(name, ())):
+            axis.text(column * (1 + GAP) + 0.5, top + 1.04, text, ha="center", va="top", **plain)
     figure.suptitle(title, x=0.02, ha="left", size=11)
     return figure
 
@@ -287,8 +296,13 @@ def _kind(name: str) -> str:
 
 
 def pixels(image: Any) -> np.ndarray:
-    """``image`` as float ``[height, width]`` or ``[height, width, 3]`` in [0, 1]."""
-    array = np.asarray(image.detach().cpu() if hasattr(image, "detach") else image)
+    """``image`` as float ``[height, width]`` or ``[height, width, 3 or 4]`` in [0, 1]."""
+    if getattr(image, "mode", None) in ("P", "PA", "LA", "CMYK", "YCbCr", "LAB", "HSV"):  # of PIL
+        image = image.convert("RGBA" if "A" in image.getbands() else "RGB")
+    if hasattr(image, "detach"):
+        image = image.detach().cpu()
+        image = image.float() if image.is_floating_point() else image  # NumPy has no bfloat16
+    array = np.asarray(image)
     if array.ndim == 3 and array.shape[0] in (1, 3):
         array = array.transpose(1, 2, 0)
     if array.ndim == 3 and array.shape[2] == 1:

@@ -67,7 +67,8 @@ class Strip:
         self._handle = display(self.box, display_id=True)
 
     def _gate_row(self, gate: Gate) -> widgets.HBox:
-        limits = {"min": 0.01, "max": 1.0, "step": 0.01, "readout_format": ".2f"}
+        least = min(0.01, gate.target_rate)
+        limits = {"min": least, "max": 1.0, "step": least, "readout_format": ".2g"}
         look = {"description": "target rate", "continuous_update": False}
         target = widgets.FloatSlider(gate.target_rate, **limits, **look)
         names = sorted(REGISTRIES["controller"])

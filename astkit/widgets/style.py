@@ -147,7 +147,7 @@ def line(name: int | str, markers: bool = True) -> dict[str, Any]:
     0.5"). Another name keeps its style in all figures of a process. The first seven numbers differ
     in colour, the first 49 in colour or dashes.
     """
-    policy = next((each for each in LOOKS if re.match(rf"{each}\b", str(name))), None)
+    policy = next((each for each in LOOKS if re.match(rf"{each}(?![\w-])", str(name))), None)
     if policy is not None:
         colour, marker = LOOKS[policy]
         dashes = DASHES[list(dict.fromkeys(LOOKS.values())).index(LOOKS[policy]) % len(DASHES)]
@@ -157,6 +157,17 @@ def line(name: int | str, markers: bool = True) -> dict[str, Any]:
         colour, dashes, marker = COLOURS[place % len(COLOURS)], DASHES[turn], MARKERS[turn]
     style: dict[str, Any] = {"color": colour, "linestyle": dashes}
     return {**style, "marker": marker} if markers else style
+
+
+def lines(names: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """`line` of each of ``names``; those whose colour is taken have another, such as two gates."""
+    styles: dict[str, dict[str, Any]] = {}
+    for name in dict.fromkeys(names):
+        taken = {style["color"] for style in styles.values()}
+        others = (line(place) for place in range(len(COLOURS)))
+        free = (style for style in (line(name), *others) if style["color"] not in taken)
+        styles[name] = next(free, line(name))
+    return styles
 
 
 def legend_beside(figure: Picture, axis: Axes) -> None:

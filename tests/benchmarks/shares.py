@@ -6,6 +6,7 @@ that README, docs/policies.md and notebook 06 show, and the picture of README.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from typing import Any
 
@@ -13,9 +14,10 @@ import numpy as np
 import pandas as pd
 import torch
 from safetensors.torch import load_file
+from scipy.optimize import brentq
 from torch import Tensor
 
-from astkit.comparison.statistics import DENSE, by_arm, gaps, share_of_gain
+from astkit.comparison.statistics import DENSE, ERROR, Gaps, Interval, by_arm, gaps, mean_interval
 from astkit.comparison.training import RECORDS
 from astkit.files import write_atomic, write_json
 from astkit.widgets import comparison_plots
@@ -131,6 +133,37 @@ def shares() -> list[dict[str, Any]]:
                 }
             )
     return table
+
+
+def share_of_gain(policy: Gaps, oracle: Gaps) -> Interval:
+    """The gain of a policy as a share of that of the oracle, over the same seeds.
+
+    Fieller's interval: the shares f for which the interval of policy - f * oracle contains 0
+    (Fieller, "Some problems in interval estimation", JRSS B 16 (1954)). It is bounded if the
+    interval of the oracle's own gain excludes 0; otherwise, and where the spread of the policy's
+    gain is unknown, the result is of n = 0.
+    """
+    whole, mine = oracle.estimate(), policy.estimate()
+    if not whole.p() < ERROR or math.isnan(mine.interval().low):
+        return mean_interval([])
+    mean = mine.mean / whole.mean
+
+    def outside(share: float) -> float:
+        """How far 0 lies outside of the interval of policy - ``share`` * oracle."""
+        rows = None
+        if policy.rows is not None and oracle.rows is not None:
+            rows = policy.rows - share * oracle.rows
+        rest = Gaps(policy.values - share * oracle.values, rows).estimate().interval()
+        return -1.0 if math.isnan(rest.low) else max(rest.low, -rest.high)
+
+    def end(step: float) -> float:
+        if outside(mean) >= 0:  # proportional, up to rounding
+            return mean
+        while outside(mean + step) <= 0:
+            step *= 2
+        return float(brentq(outside, mean, mean + step))
+
+    return Interval(mean, end(-0.1), end(0.1), whole.n)
 
 
 def foretold(

@@ -8,6 +8,7 @@ from typing import Any
 import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook
+from playwright.sync_api import expect
 
 from tests.browser.conftest import ARTIFACTS
 
@@ -22,7 +23,7 @@ samples = [
     for row in range(100)
 ]
 dense = {"name": "dense", "colour": "#004488", "counts": [[1] * 4] * 100, "groups": {}}
-dense["losses"] = [[2.5, 2.0, 1.5, 1.0]] * 100
+dense["losses"] = [[2.5, 2.0, 1.5, -1.0]] * 100
 kept = np.arange(4) > (np.arange(100) % 4)[:, None]
 auto = {"name": "auto", "colour": "#85348A", "counts": kept.astype(int).tolist()}
 auto["losses"] = [[1.5 if each else None for each in row] for row in kept]
@@ -39,10 +40,19 @@ def check(page: Any) -> None:
     cards.first.wait_for()
     assert page.locator("h2").inner_text() == "Digits & <b>losses</b>"
     assert cards.count() == 60
-    page.get_by_role("button", name="more").click()
+    page.get_by_role("button", name="more").focus()
+    page.page.keyboard.press("Enter")
     assert cards.count() == 100
+    expect(cards.nth(60)).to_be_focused()
+    page.page.keyboard.press("Enter")  # opens it, and closes it again
+    expect(cards.nth(60)).to_be_focused()
+    assert page.locator(".detail section").count() == 1
+    page.page.keyboard.press("Enter")
+    assert page.locator(".detail section").count() == 0
     assert "<i>0, 4×" in cards.first.inner_text()
+    page.get_by_label("class").focus()
     page.get_by_label("class").select_option("<i>3")
+    expect(page.get_by_label("class")).to_be_focused()
     assert cards.count() > 5
     assert all("<i>3" in words for words in cards.all_inner_texts())
     page.get_by_label("method").select_option("auto")
@@ -56,6 +66,9 @@ def check(page: Any) -> None:
     assert "row 3, class <i>3" in detail.inner_text()
     assert "trained on 4×" in detail.inner_text()
     assert detail.locator("polyline").count() == 2
+    assert "losses from -1.00 to 2.50" in detail.inner_text()
+    heights = detail.locator("polyline").first.get_attribute("points").split()
+    assert all(0 <= float(point.split(",")[1]) <= 150 for point in heights)
     page.get_by_label("method").select_option("dense")  # which has no such group
     assert cards.count() == 60
 

@@ -53,6 +53,11 @@ def test_without_a_rate_one_is_chosen_for_all_methods(tmp_path: Path) -> None:
     assert min(dense) > 0.89
     assert report.settings["settings"]["lr"] > 5e-3
     assert "untuned" not in report.verdict
+    trial = baseline.Baseline(0.1, ["a"], Trial(0.5, torch.tensor([0.5, torch.nan]), "loss", False))
+    trial.save(tmp_path / "kept")  # stopped before the first run of dense training ended
+    kept = baseline.Baseline.load(tmp_path / "kept")
+    assert kept is not None
+    assert repr(kept) == repr(trial)
     again = astkit.compare(perceptron, *digits(), seeds=[0], out=tmp_path)
     assert (again.entries, again.baseline) == (report.entries, report.baseline)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -117,6 +118,8 @@ def test_records_count_the_rows_trained_on_and_keep_the_test_rows(report: Compar
             assert losses.isfinite().sum() > (trained > 0).sum()
         assert float(record["test"].mean()) == pytest.approx(entry["value"])
     assert all(each.test_rows for each in report.verdicts)
+    some = training.Record(2, lambda: 0.0, torch.device("cpu"))
+    assert some.predicted.dtype == torch.int32  # more classes than int16 has
     with pytest.raises(ValueError, match=r"no run of 'rho' with seed 0: choose one of"):
         report.visits("rho", 0)
 
@@ -137,6 +140,10 @@ def test_results_are_shown_saved_and_loaded(
         assert loaded.settings == report.settings
         trained = loaded.visits("cached_loss", 1)["trained"]
         assert torch.equal(trained, report.visits("cached_loss", 1)["trained"])
+    alone = tmp_path / "alone.json"
+    alone.write_text(path.read_text())
+    with pytest.raises(ValueError, match="is not complete: copy the file and this folder together"):
+        Comparison.load(alone)
     other = tmp_path / "other.json"
     other.write_text(path.read_text().replace('"curve"', '"bend"'))
     with pytest.raises(ValueError, match="is no comparison: its entries lack curve"):
@@ -273,6 +280,10 @@ def test_a_policy_that_diverges_is_reported_beside_the_others() -> None:
     assert any(note.startswith("Diverges, seed 1: the") for note in report.notes)
     assert report.table().loc["Diverges", "failed"] == 2
     assert "2 seeds without a finite accuracy" in report.verdict
+    # what is known by row comes from the seeds that did not fail
+    next(e for e in report.entries if (e["policy"], e["seed"]) == ("dense", 1))["value"] = None
+    alone = report.visits("dense", 0)["losses"]
+    assert torch.equal(report.samples("dense").losses.nan_to_num(), alone.nan_to_num())
 
 
 def test_dense_training_that_diverges_at_one_seed_does_not_end_the_comparison() -> None:
@@ -328,17 +339,22 @@ class MacroRecall:
         self.hits += targets[outputs.argmax(1) == targets].bincount(minlength=3)
 
     def compute(self) -> Tensor:
+        if not self.counts.all():
+            raise ValueError("a class is missing")
         return (self.hits / self.counts.clamp_min(1)).mean()
 
 
 def test_a_metric_with_update_and_compute_has_an_interval_by_bootstrap(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    report = run(metrics={"recall": MacroRecall()}, policies=["auto"])
+    rare = TensorDataset(*(part[:8] for part in small_tasks.TEST.tensors))  # 0.1 lack a class
+    report = run(metrics={"recall": MacroRecall()}, policies=["auto"], test=rare)
     assert report.metric == "recall"
     assert report.verdicts[0].test_rows
     for entry in report.entries:
         draws = report.visits(entry["policy"], entry["seed"])["resampled"]
+        assert draws.isnan().any()
+        draws = draws[~draws.isnan()]
         assert float(draws.mean()) == pytest.approx(entry["value"], abs=4 * float(draws.std()))
     monkeypatch.setattr(training, "KEPT", 10)
     short = run(metrics={"recall": MacroRecall()}, policies=["auto"])
@@ -366,7 +382,11 @@ def test_rows_that_parts_share_are_the_first_note(report: Comparison) -> None:
 def test_break_even_is_computed_from_the_first_seed(report: Comparison) -> None:
     notes = [note for note in report.notes if note.startswith("gate(0.25)")]
     assert len(notes) == 1
-    assert "break-even rate" in notes[0] or "saves no time" in notes[0]
+    pattern = r"break-even rate ([\d.]+): .* took (\S+) ms, its .* passes (\S+) ms"
+    numbers = re.findall(pattern, notes[0])
+    for rate, scoring, training_passes in numbers:
+        assert float(rate) == pytest.approx(1 - float(scoring) / float(training_passes), abs=0.1)
+    assert numbers or "saves no time" in notes[0]
 
 
 class Mixup(DataLoader):  # type: ignore[type-arg]
@@ -383,6 +403,8 @@ def test_a_loader_with_its_own_iteration_is_passed_through_or_refused() -> None:
         run(train=own, policies=["cached_loss"], batch_size=None)
     test = Mixup(small_tasks.TEST, 8)
     report = run(train=own, test=test, policies=[Gate(0.25)], batch_size=None, seeds=[0])
+    with pytest.raises(ValueError, match="nothing is known by row: pass a map-style data set"):
+        report.suspects()
     dense = report.entries[0]
     assert dense["policy"] == "dense"
     assert dense["value"] > 0.9  # all labels are 0, in the test loader too

@@ -93,15 +93,6 @@ def test_what_is_wrong_with_the_baseline_is_said_before_the_verdicts(rows: Rows)
     assert shown.to_json()["baseline"] == shown.baseline
 
 
-def test_an_oracle_adds_the_share_of_the_possible_gain() -> None:
-    rows = entries({"x": NOISY, "oracle": CLEAR})
-    shown = report(rows)
-    assert row_of(shown, "dense").endswith("| –")
-    assert row_of(shown, "x").endswith("]")
-    assert row_of(shown, "oracle").endswith("| –")
-    assert "The oracle knows what is wrong with the data" in shown._repr_html_()
-
-
 def test_names_cannot_break_the_page(rows: Rows) -> None:
     hostile = report(rows, ("<i>a note",))
     page = Tags(hostile._repr_html_())
@@ -123,6 +114,19 @@ def test_what_is_not_known_is_a_dash_and_has_no_figure() -> None:
     assert "Holm" not in lossy._repr_html_()
 
 
+def test_failed_runs_are_in_no_figure(rows: Rows) -> None:
+    lost = [{**row, "value": None} if row["policy"] == "infobatch" else row for row in rows]
+    some = entries({"x": CLEAR[:3]})
+    bad = {**some[0], "seed": 3, "value": None, "curve": [[25.0, 5.0, 0.1], [30.0, 6.0, 0.1]]}
+    figures = [pictures(each, judge(each)) for each in (some, [*some, bad])]
+    final = [list(each.values())[1].axes[0].lines[-1].get_ydata() for each in figures]
+    assert list(final[0]) == list(final[1])
+    alone = report([row for row in lost if row["policy"] in ("dense", "infobatch")])
+    assert Tags(alone._repr_html_()).seen.count("table") == 1
+    with pytest.raises(ValueError, match="no method has a finite value beside dense training"):
+        alone.picture()
+
+
 def test_the_json_is_the_whole_report_in_plain_values(rows: Rows) -> None:
     rows = copy.deepcopy(rows)
     rows[5] |= {"value": None, "trained": 9000}  # of "infobatch"
@@ -132,7 +136,6 @@ def test_the_json_is_the_whole_report_in_plain_values(rows: Rows) -> None:
     for each, verdict in zip(found["verdicts"], verdicts, strict=True):
         assert (each["outcome"], each["sentence"]) == (verdict.outcome, verdict.sentence)
         assert each["difference"] == pytest.approx(verdict.difference._asdict())
-        assert each["of_possible"] == {"mean": None, "low": None, "high": None, "n": 0}
 
 
 def test_a_lost_validation_value_leaves_the_page_whole(rows: Rows) -> None:

@@ -1,13 +1,14 @@
 """Groups, class shares and suspects of recorded visits equal values found by hand."""
 
 import re
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from astkit import indexed
 from astkit.comparison.samples import Samples, by_loss, explorer, together
@@ -57,6 +58,18 @@ def test_class_shares_sum_over_the_rows_of_a_class(trained, images):
     assert shares.loc["part 3"].tolist() == pytest.approx([1 / 4, 2 / 4, 1 / 4])
 
 
+def test_ignored_labels_are_in_no_class_and_class_names_may_be_an_array(trained, images):
+    some = LABELS.where(LABELS > 0, -100)
+    data: Any = TensorDataset(images.images, some)
+    data.labels, data.classes = some, np.array(images.classes)
+    samples = Samples(trained, LOSSES, data)
+    shares = samples.class_shares()
+    assert shares.loc["all rows"].tolist() == pytest.approx([0, 1 / 2, 1 / 2])
+    assert shares.loc["part 3"].tolist() == pytest.approx([0, 2 / 3, 1 / 3])
+    assert samples.frame([0, 1])["label"].tolist() == ["–", "<dog>"]
+    assert Samples(trained[:, :3], LOSSES[:, :3], Subset(images, range(3))).label(1) == "<dog>"
+
+
 def test_suspects_have_the_highest_loss_above_the_average_of_the_same_part(trained, images):
     predicted = torch.tensor([0, 2, 2, -1, 1, 2], dtype=torch.int16)
     samples = Samples(trained, LOSSES, images, predicted=predicted)
@@ -74,7 +87,13 @@ def test_suspects_have_the_highest_loss_above_the_average_of_the_same_part(train
     table = suspects.table()
     assert table["label"].tolist() == ["<dog>", "cat", "cow"]
     assert table["predicted"].tolist() == ["cow", "–", "cow"]
-    assert samples.suspects(50).rows[-1] == 4  # without a loss
+    # row 4 has no loss, so it is never suspected
+    many = samples.suspects(50)
+    assert (sorted(many.rows.tolist()), many.kept.tolist()) == ([0, 1, 2, 3, 5], [4])
+    with pytest.raises(ValueError, match="no row has a loss"):
+        Samples(trained, torch.full_like(LOSSES, NAN)).suspects(2)
+    one = Samples(trained, LOSSES.where(LOSSES != 12, torch.inf))  # diverged at one row
+    assert one.suspects(2).rows.tolist() == [1, 3]
 
 
 def test_suspects_are_written_and_dropped(trained, images, tmp_path):
@@ -125,6 +144,11 @@ def test_what_is_shown_is_what_the_data_hold(trained, images):
     clash = Samples(trained, LOSSES, [{"trained": "own", "age": 1}] * 6).table(1)
     assert list(clash.columns) == ["trained", "loss", "age"]
     assert clash.loc[("most selected", 1), "trained"] == 16
+
+    # without a group, rows stay whole numbers; what torch cannot read is shown as text
+    odd = Samples(torch.tensor([[3, 1, 1, 1, 1, 1]] * 8), LOSSES, [(object(), 0)] * 6)
+    assert odd.table(2).index.get_level_values("row").dtype == np.int64
+    assert "object object" in odd._repr_html_()
 
     tokens = [{"ids": torch.arange(9), "labels": row} for row in range(6)]
     shown = Samples(trained, LOSSES, tokens, show=lambda row: f"text {row} <i>")._repr_html_()

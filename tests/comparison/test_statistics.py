@@ -16,7 +16,6 @@ from scipy import stats
 from astkit.comparison import statistics
 from astkit.comparison.statistics import (
     Estimate,
-    Gaps,
     Interval,
     bootstrap_rows,
     estimate,
@@ -27,7 +26,6 @@ from astkit.comparison.statistics import (
     rows_needed,
     seeds_for,
     seeds_needed,
-    share_of_gain,
     spread_of_draws,
 )
 
@@ -188,38 +186,6 @@ def test_the_range_of_seeds_follows_the_interval_of_the_spread() -> None:
     assert found == tuple(expected)
     nothing = ([], [1.0], [0.5] * 4, [1.0, -1.1, 0.4])  # the last is below its standard error
     assert [seeds_needed(estimate(each)) for each in nothing] == [None] * 4
-
-
-@given(st.lists(st.tuples(NUMBERS, NUMBERS), min_size=3, max_size=8))
-@settings(max_examples=60, deadline=None)
-def test_a_share_of_the_gain_has_fiellers_interval(pairs: list[tuple[float, float]]) -> None:
-    policy, oracle = np.array(pairs).T
-    n, whole = len(pairs), stats.ttest_1samp(oracle, 0).pvalue if np.ptp(oracle) > 0 else 1.0
-    found = share_of_gain(Gaps(policy, None), Gaps(oracle, None))
-    if not whole < 0.05 * (1 - 1e-6) or np.ptp(policy) < 1e-3:
-        return
-    t, cov = stats.t.isf(0.025, n - 1), np.cov(policy, oracle) / n
-    a, b = policy.mean(), oracle.mean()
-    # roots of (a - f b)^2 = t^2 (v_aa - 2 f v_ab + f^2 v_bb)
-    square, linear, rest = (
-        b * b - t * t * cov[1, 1],
-        -2 * (a * b - t * t * cov[0, 1]),
-        a * a - t * t * cov[0, 0],
-    )
-    half = math.sqrt(max(0.0, linear**2 - 4 * square * rest))
-    ends = [(-linear - half) / (2 * square), (-linear + half) / (2 * square)]
-    scale = max(map(abs, ends))
-    assert found == pytest.approx((a / b, *ends, n), rel=1e-4, abs=1e-4 * scale)
-
-
-def test_shares_of_the_gain_at_the_ends() -> None:
-    random = np.random.default_rng(0)
-    rows = 0.5 + random.normal(size=(4, 200))
-    oracle = Gaps(rows.mean(1), rows)
-    assert share_of_gain(oracle, oracle) == pytest.approx((1, 1, 1, 4))
-    nothing = Gaps(np.zeros(4), np.zeros((4, 200)))
-    assert share_of_gain(nothing, oracle) == pytest.approx((0, 0, 0, 4))
-    assert share_of_gain(oracle, nothing).n == 0
 
 
 def test_the_random_control_of_a_seed_is_the_one_with_its_rate() -> None:

@@ -125,25 +125,6 @@ def test_outcomes_are_corrected_for_all_policies_and_say_so() -> None:
     assert ": it excludes a gain of 0.5 points, but not after correction" in two[1].sentence
     # Holm's second test is at the full level
     assert [each.outcome for each in judge(entries({"a": CLEAR, "weak": weak}))] == ["higher"] * 2
-    # the oracle is no policy to choose
-    (found, limit) = judge(entries({"weak": weak, "oracle": CLEAR}))
-    assert (found.outcome, limit.outcome, found.compared) == ("higher", "higher", 1)
-
-
-def test_the_share_of_the_possible_gain_needs_an_oracle_that_gains() -> None:
-    half = [gap / 2 for gap in CLEAR[::-1]]
-    found, limit = judge(entries({"x": half, "oracle": CLEAR}))
-    assert found.of_possible.mean == pytest.approx(0.5)
-    low, high = found.of_possible[1:3]
-    assert f", 0.50 of the possible gain ({low:.2f} to {high:.2f}), 5 seeds" in found.sentence
-    assert limit.of_possible.n == 0
-    for gaps in (NOISY, negative(CLEAR)):
-        assert judge(entries({"x": half, "oracle": gaps}))[0].of_possible.n == 0
-    lost = entries({"x": negative(half), "oracle": negative(CLEAR)})
-    assert judge(lost, "loss", False)[0].of_possible == pytest.approx(found.of_possible)
-    fewer = judge(entries({"x": [*half[:3], math.nan], "oracle": CLEAR}))[0]
-    assert fewer.of_possible[::3] == pytest.approx((sum(half[:3]) / sum(CLEAR[:3]), 3))
-    assert judge(entries({"x": [math.nan] * 5, "oracle": CLEAR}))[0].of_possible.n == 0
 
 
 def test_a_policy_that_does_not_beat_random_samples_says_so() -> None:
@@ -195,13 +176,9 @@ def simulated(
 def test_rows_widen_every_interval_and_a_policy_that_equals_dense_gains_nothing() -> None:
     rows, results = simulated(np.random.default_rng(1), seeds=4, rows=500, effect=0.4)
     rows += [{**row, "policy": "same"} for row in rows[:4]]
-    rows += [{**row, "policy": "oracle"} for row in rows[4:8]]
-
-    def read(run: Any) -> Tensor:
-        return results({**run, "policy": {"same": "dense", "oracle": "x"}.get(run["policy"], "x")})
 
     def tested(run: Any) -> Tensor:
-        return results(run) if run["policy"] == "dense" else read(run)
+        return results({**run, "policy": "x" if run["policy"] == "x" else "dense"})
 
     found = {each.policy: each for each in judge(rows, rows=tested)}
     alone = {each.policy: each for each in judge(rows)}
@@ -210,12 +187,10 @@ def test_rows_widen_every_interval_and_a_policy_that_equals_dense_gains_nothing(
     same = found["same"]
     assert same.outcome == "no gain"
     assert "no gain above 0.5 points: +0.0 points (95 % interval 0.0 to 0.0)" in same.sentence
-    assert same.of_possible == pytest.approx((0, 0, 0, 4))
-    assert found["x"].of_possible == pytest.approx((1, 1, 1, 4))
     loss = judge(rows, "loss", rows=tested)
     assert loss[1].sentence.endswith(": the same results on every test row")
     missing = judge(rows, rows=lambda run: tested(run) if run["seed"] else None)
-    assert [each.test_rows for each in missing] == [False] * 3
+    assert [each.test_rows for each in missing] == [False] * 2
 
 
 def test_too_few_test_rows_are_told_instead_of_seeds() -> None:
@@ -266,3 +241,19 @@ def test_outcomes_do_not_depend_on_order_and_mirror_with_the_metric(
         assert "nan" not in each.sentence
         if each.n < 2 or not any(gaps[each.policy]):
             assert each.outcome == "cannot tell yet"
+
+
+def test_seeds_are_not_asked_for_where_none_would_help() -> None:
+    dear = [{**row, "flops": 1.5 * row["flops"]} for row in entries({"x": NOISY})]
+    dear = [row if row["policy"] == "x" else {**row, "flops": row["flops"] / 1.5} for row in dear]
+    sentence = judge(dear)[0].sentence
+    assert sentence.endswith("a gain is not one at equal cost; try a larger budget")
+    failed = judge(entries({"x": [*NOISY, math.nan]}))[0].sentence
+    assert "more seeds" not in failed
+    assert failed.endswith("; 1 seed without a finite accuracy")
+
+
+def test_accuracies_in_percent_are_refused() -> None:
+    rows = [{**row, "value": 100 * row["value"]} for row in entries({"x": NOISY})]
+    with pytest.raises(ValueError, match=r"top1_accuracy has the value 85: return shares"):
+        judge(rows, "top1_accuracy")

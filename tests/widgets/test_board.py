@@ -171,14 +171,26 @@ def test_panels_show_what_was_measured_and_the_note_names_the_rest():
     assert note(live.picture()) == ""
 
 
-def test_many_steps_take_bounded_memory_and_keep_their_ends():
+def test_many_steps_take_bounded_memory_and_keep_even_distances():
     live = LiveBoard(live=False)
     for step in range(20_000):
         feed(live, [step], loss=float(step))
-        live.log(step, phase="event", name="target_rate", value=0.1)
-    points = np.array(live.series["loss"])
-    assert POINTS / 2 <= len(points) <= POINTS
-    assert len(live.events) == POINTS
-    assert (points[:, 0] == points[:, 1]).all()
-    assert (np.diff(points[:, 0]) > 0).all()
-    assert (points[0, 0], points[-1, 0]) == (0, 19_999)
+        if step % 10 == 9:
+            live.log(step, phase="epoch", val_accuracy=0.5)
+    steps, losses = np.array(live.series["loss"]).T
+    assert POINTS / 2 <= len(steps) <= POINTS
+    assert (steps == losses).all()
+    assert len(set(np.diff(steps)[:-1])) == 1
+    assert (steps[0], steps[-1]) == (0, 19_999)
+    assert len(live.series["val_accuracy"]) == 2000
+
+
+def test_one_point_is_a_marker_and_a_loss_that_is_lost_ends_its_line():
+    live = LiveBoard(live=False)
+    feed(live, range(1, 31))
+    feed(live, range(31, 41), loss=float("inf"))
+    live.log(40, phase="epoch", val_accuracy=0.5)
+    _, _, loss, accuracy, *_ = live.picture().axes
+    assert np.isfinite(loss.lines[1].get_ydata()).sum() == 30
+    assert accuracy.lines[0].get_marker() == "o"
+    assert Image.open(io.BytesIO(LiveBoard(live=False).film(frames=2))).n_frames  # no step yet

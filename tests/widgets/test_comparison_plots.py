@@ -89,7 +89,11 @@ def test_better_is_to_the_right_and_what_lies_far_outside_is_an_arrow(higher):
     assert arrow.get_ha() == ("left" if higher else "right")
     assert arrow.get_position() == pytest.approx((-limit, 2.86))
     assert segment(axis.containers[1]) == pytest.approx([FOREST[1]["low"], FOREST[1]["high"]])
-    assert segment(axis.containers[-1]) == pytest.approx([-30, 32])
+    assert segment(axis.containers[-1]) == pytest.approx([-limit, limit])
+    found = [each for each in axis.lines if len(each.get_xdata()) == 1]
+    arrows = {each.get_marker(): each.get_xdata()[0] for each in found}
+    cut = (arrows["<"], arrows[">"])
+    assert cut == pytest.approx((-limit, limit) if higher else (limit, -limit))
     assert sorted(axis.get_xlim()) == pytest.approx((-1.08 * limit, 1.08 * limit))
     assert axis.xaxis_inverted() == (not higher)
     assert axis.get_xlabel() == "difference of loss, better to the right"

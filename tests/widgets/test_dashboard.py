@@ -163,6 +163,16 @@ def test_nobody_there_runs_to_the_end_without_a_widget(begin, trainer, monkeypat
     check(begin(trainer, mode, pace=1), "finished", [33])
 
 
+def test_a_second_run_has_a_board_of_its_own(trainer):
+    live = Dashboard(live=False)
+    boards = []
+    for each in (trainer, trainer, small_trainer()):
+        live.run(each)
+        boards.append(live.board)
+    assert boards[0] is boards[1] is not boards[2]
+    assert [len(board.series["loss"]) for board in boards] == [33] * 3
+
+
 def test_no_answer_is_said_and_runs_to_the_end(begin, trainer, monkeypatch):
     monkeypatch.setattr(strip, "ANSWER_S", 0.0)
     check(begin(trainer, "ask", pace=1), "finished", [33])

@@ -186,6 +186,12 @@ def test_controllers_are_curves_beside_the_shock_and_the_stream(steps):
     assert picture.get_suptitle().startswith("a jump: median of 2 seeds")
 
 
+def test_one_step_is_a_marker_and_a_set_point_is_not_needed():
+    (rate, threshold) = plots.threshold_and_rate([{"step": 1, "threshold": 0.2, "rate": 0.1}]).axes
+    assert [axis.lines[0].get_marker() for axis in (rate, threshold)] == ["o", "o"]
+    assert len(rate.lines) == 1
+
+
 def test_a_threshold_without_end_does_not_hide_the_others(steps):
     steps["threshold"] = steps["threshold"].clip(1.0)
     steps.loc[3, "threshold"] = np.inf  # as where the quota of a batch is no row
@@ -227,6 +233,18 @@ def test_images_of_any_kind_are_drawn_in_their_row_and_proportions():
     assert colours[0] == colours[3] != colours[1]
     assert figure.get_suptitle() == "what it selects"
     assert figure.png()
+
+
+def test_images_of_other_modes_keep_their_colours_and_captions_stay_text():
+    red = Image.new("RGB", (4, 4), (255, 0, 0))
+    for image in (red.quantize(4), red.convert("CMYK"), red.convert("YCbCr")):
+        assert plots.pixels(image)[0, 0].tolist() == pytest.approx([1, 0, 0], abs=0.02)
+    half = torch.rand(3, 4, 4).bfloat16()
+    rows = {"odd": [Image.new("LA", (4, 4)), half]}
+    figure = plots.image_rows(rows, {"odd": ["$_$", "automobile → airplane"]}, "suspected labels")
+    assert figure.png()
+    _, *captions = (text.get_text() for text in figure.axes[0].texts)
+    assert captions == ["$_$", "automobile\n→ airplane"]
 
 
 def test_no_image_is_refused():

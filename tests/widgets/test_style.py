@@ -82,6 +82,14 @@ def test_a_name_keeps_its_look_and_a_new_one_gets_one_of_its_own(monkeypatch):
     assert len({line["color"] for line in (auto, *new)}) == 3
 
 
+def test_lines_of_one_figure_differ_in_colour():
+    names = ["dense", "gate(0.1)", "gate(0.4)", "cached_loss", "auto", "auto-encoder"]
+    looks = style.lines(names)
+    assert len({look["color"] for look in looks.values()}) == len(names)
+    assert looks["gate(0.1)"] == style.line("gate")
+    assert style.lines(names) == looks
+
+
 @pytest.mark.parametrize("points", [1, 2, 3])
 def test_a_legend_lists_lines_from_the_highest_end_to_the_lowest(points):
     picture = style.picture()

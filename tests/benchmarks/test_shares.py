@@ -1,0 +1,52 @@
+"""Shares of the possible gain: Fieller's interval, and its ends."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from astkit.comparison.statistics import Gaps
+from tests.benchmarks.shares import share_of_gain
+from tests.comparison.test_statistics import NUMBERS
+
+
+@given(st.lists(st.tuples(NUMBERS, NUMBERS), min_size=3, max_size=8))
+@settings(max_examples=60, deadline=None)
+def test_a_share_of_the_gain_has_fiellers_interval(pairs: list[tuple[float, float]]) -> None:
+    policy, oracle = np.array(pairs).T
+    n, whole = len(pairs), stats.ttest_1samp(oracle, 0).pvalue if np.ptp(oracle) > 0 else 1.0
+    found = share_of_gain(Gaps(policy, None), Gaps(oracle, None))
+    if not whole < 0.05 * (1 - 1e-6) or np.ptp(policy) < 1e-3:
+        return
+    t, cov = stats.t.isf(0.025, n - 1), np.cov(policy, oracle) / n
+    a, b = policy.mean(), oracle.mean()
+    # roots of (a - f b)^2 = t^2 (v_aa - 2 f v_ab + f^2 v_bb)
+    square, linear, rest = (
+        b * b - t * t * cov[1, 1],
+        -2 * (a * b - t * t * cov[0, 1]),
+        a * a - t * t * cov[0, 0],
+    )
+    half = math.sqrt(max(0.0, linear**2 - 4 * square * rest))
+    ends = [(-linear - half) / (2 * square), (-linear + half) / (2 * square)]
+    scale = max(map(abs, ends))
+    assert found == pytest.approx((a / b, *ends, n), rel=1e-4, abs=1e-4 * scale)
+
+
+def test_shares_of_the_gain_at_the_ends() -> None:
+    random = np.random.default_rng(0)
+    rows = 0.5 + random.normal(size=(4, 200))
+    oracle = Gaps(rows.mean(1), rows)
+    assert share_of_gain(oracle, oracle) == pytest.approx((1, 1, 1, 4))
+    nothing = Gaps(np.zeros(4), np.zeros((4, 200)))
+    assert share_of_gain(nothing, oracle) == pytest.approx((0, 0, 0, 4))
+    assert share_of_gain(oracle, nothing).n == 0
+    # a policy that ties over seeds: how it differs from the oracle is not known
+    ties = Gaps(np.full(4, 0.1), None)
+    assert share_of_gain(ties, oracle).n == 0
+    third = Gaps(oracle.values / 3, None)
+    assert share_of_gain(third, Gaps(oracle.values, None)) == pytest.approx((1 / 3,) * 3 + (4,))
