@@ -39,9 +39,8 @@ POINTS = 250  # per curve of a gate; longer runs are averaged in windows
 SIDE = 0.62  # width and height of the square that an image of a sample fits in, in inches
 GAP, CAPTION, LABEL = 0.12, 0.22, 2.2  # in units of an image's side; a line of a caption
 
-PHASES = ("load", "score", "gate", "forward", "backward", "optimizer", "log")
-"""Parts of a bar in their order, each with a colour of its own."""
-_REST: dict[str, Any] = {"color": PAPER, "hatch": HATCHES[2], "edgecolor": SOFT, "lw": 0.8}
+PARTS = {"score": 1, "forward": 3, "backward": 4}
+"""Parts of a bar, and the places of their colours and hatches."""
 
 
 @styled
@@ -91,11 +90,8 @@ def _name_ratios(
 def _stacked(axis: Axes, parts: pd.DataFrame) -> pd.Series[float]:
     """Plot a stacked bar per row of ``parts``, the first on top; returns the ends of the bars."""
     left = pd.Series(0.0, index=parts.index)
-    for part in map(str, parts):
-        look = _REST
-        if part != "other":
-            place = PHASES.index(part)
-            look = {"color": COLOURS[place], "hatch": HATCHES[place], "lw": 0.8, "edgecolor": PAPER}
+    for part, place in PARTS.items():
+        look = {"color": COLOURS[place], "hatch": HATCHES[place], "lw": 0.8, "edgecolor": PAPER}
         axis.barh(range(len(parts)), parts[part], left=left, label=part, **look)
         left = left + parts[part]
     _name_rows(axis, parts.index)
@@ -106,30 +102,6 @@ def _name_rows(axis: Axes, names: Any) -> None:
     axis.set_yticks(range(len(names)), list(names))
     axis.invert_yaxis()
     axis.grid(visible=False, axis="y")
-
-
-@styled
-def phase_breakdown(results: Table) -> Picture:
-    """Time per training batch by phase: one stacked bar per row.
-
-    Args:
-        results: columns ``arm``; ``phases``, a mapping from phase to seconds; ``seconds`` of the
-            training clock, of which ``other`` is outside of `PHASES`; ``training_steps``.
-    """
-    table = pd.DataFrame(results).set_index("arm")
-    phases = pd.DataFrame(table["phases"].tolist(), index=table.index, columns=list(PHASES))
-    phases = phases.dropna(axis=1, how="all").fillna(0.0)
-    phases["other"] = (table["seconds"] - phases.sum(axis=1)).clip(lower=0)
-    parts = 1e3 * phases.div(table["training_steps"], axis=0)
-    figure = picture(width=8.6, height=1.7 + 0.42 * len(parts))
-    axis = figure.axes[0]
-    ends = _stacked(axis, parts)
-    for place, end in enumerate(ends):
-        axis.text(end, place, f" {end:,.{'0f' if end >= 100 else '3g'}} ms", va="center", size=9)
-    axis.set(title="time of a training batch, by phase", xlabel="time per batch (ms)")
-    axis.set_xlim(0, 1.12 * ends.max())
-    figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=5)
-    return figure
 
 
 @styled

@@ -71,39 +71,6 @@ def test_seconds_of_an_epoch_stand_in_a_panel_of_their_own_with_the_range_of_the
     ]
 
 
-@pytest.fixture
-def timed():
-    """Ten batches a run; seconds of the dense arm as below, of the other 0.1 more to score."""
-    phases = {"log": 0.01, "load": 0.02, "forward": 0.05, "backward": 0.1, "optimizer": 0.02}
-    return [
-        {
-            "arm": arm,
-            "training_steps": 10,
-            "phases": {**phases, "score": 0.1} if arm == ARMS[1] else phases,
-            "seconds": 0.26 + 0.1 * (arm == ARMS[1]),
-        }
-        for arm in ARMS[:2]
-    ]
-
-
-def widths(picture, arm):
-    return {phase: pair[arm][1] for phase, pair in stacks(picture).items()}
-
-
-def test_a_bar_holds_the_milliseconds_of_each_phase_in_the_order_of_a_batch(timed):
-    picture = plots.phase_breakdown(timed)
-    plain = {"load": 2, "forward": 5, "backward": 10, "optimizer": 2, "log": 1, "other": 6}
-    assert widths(picture, 0) == pytest.approx({**plain, "score": 0})
-    assert widths(picture, 1) == pytest.approx({**plain, "score": 10})
-    assert rows_of(picture.axes[0]) == list(ARMS[:2])
-    assert [text.get_text() for text in picture.axes[0].texts] == [" 26 ms", " 36 ms"]
-    expected = ["load", "score", "forward", "backward", "optimizer", "log", "other"]
-    assert legend(picture) == list(stacks(picture)) == expected
-    for arm in range(2):
-        lefts, sizes = np.transpose([pairs[arm] for pairs in stacks(picture).values()])
-        assert lefts == pytest.approx(np.cumsum(sizes) - sizes)
-
-
 def test_speeds_are_bars_and_their_interval_decides_what_they_are_called():
     rows = [("plain", 1, 1, 1), ("fast", 2, 1.8, 2.5), ("slow", 0.5, 0.4, 0.55), ("?", 2.1, 0.9, 3)]
     table = [dict(zip(("arm", "speed", "low", "high"), row, strict=True), n=7) for row in rows]
