@@ -22,7 +22,6 @@ from astkit.comparison.statistics import (
     COSTS,
     DENSE,
     RANDOM,
-    Arm,
     Entry,
     Interval,
     Rows,
@@ -31,10 +30,7 @@ from astkit.comparison.statistics import (
     cost_ratio,
     finite,
     gaps,
-    known,
     mean_interval,
-    pairs,
-    ratio_interval,
     share,
     spread_of_draws,
 )
@@ -349,43 +345,6 @@ def results(entries: Sequence[Entry], verdicts: Sequence[Verdict], metric: str) 
     return pd.DataFrame(rows)
 
 
-def reach(arm: Arm, dense: Arm, key: str, higher: bool) -> list[float | None]:
-    """Cost of reaching the final validation value of dense training, as a share of its whole run.
-
-    By seed; ``key``: "flops" or "seconds". None for a seed at which it is not reached or not known.
-    """
-    place, costs = list(COSTS).index(key), list[float | None]()
-    for run, control in pairs(arm, dense):
-        target, measured = _last(control), finite(run[key])
-        points = [(p[place], p[2] if finite(p[2]) else math.nan) for p in run["curve"] if measured]
-        cost = reached_at(points, target, higher) if finite(target) else None
-        costs.append(share(cost, control[key]))
-    return costs
-
-
-def _last(run: Entry) -> float | None:
-    return run["curve"][-1][2] if run["curve"] else None
-
-
-def reached_at(
-    points: Sequence[tuple[float, float]], target: float, higher: bool = True
-) -> float | None:
-    """Cost from which on all values are at least as good as ``target``, or None.
-
-    ``points`` are (cost, value) by increasing cost, with values linear in between. The first time
-    of reaching a value (as in DAWNBench, Coleman et al. 2017) would be earlier for noisier curves.
-    """
-    good = [value >= target if higher else value <= target for _, value in points]
-    if not good or not good[-1]:
-        return None
-    first = max((place + 1 for place, each in enumerate(good) if not each), default=0)
-    cost, value = points[first]
-    if first == 0 or not math.isfinite(points[first - 1][1]):
-        return cost
-    before, worse = points[first - 1]
-    return before + (cost - before) * (target - worse) / (value - worse)
-
-
 def pictures(
     entries: Sequence[Entry], verdicts: Sequence[Verdict], rows: Rows | None = None
 ) -> dict[str, Picture]:
@@ -418,17 +377,9 @@ def pictures(
         if finite(point[-1])
     ]
     if curves and any(all(row[key] is not None for row in curves) for key in COSTS):
-        marks = []
-        for each in verdicts:
-            mark: dict[str, Any] = {"arm": each.policy}
-            for key in COSTS:  # the mean over those seeds that reach it would be too low
-                values = reach(arms[each.policy], dense, key, each.higher)
-                mark[key] = ratio_interval([] if None in values else known(values)).mean
-            marks.append(mark)
         held_out = next(iter(dense.values())).get("validation_rows")
-        figures["validation value by cost"] = comparison_plots.cost_to_reach(
-            curves, marks, metric, held_out
-        )
+        values = comparison_plots.values_by_cost(curves, metric, held_out)
+        figures["validation value by cost"] = values
     return figures
 
 

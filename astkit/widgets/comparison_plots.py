@@ -37,7 +37,6 @@ SHARES_LABELS = {
     "dense+target": "dense + validation rows",
     "random@infobatch": "random at the rate of infobatch",
 }
-_LARGE: dict[str, Any] = {"ms": 11, "mec": INK, "mew": 1.4, "linestyle": "none", "zorder": 5}
 COSTS = {"flops": "FLOPs", "seconds": "time"}
 
 
@@ -206,25 +205,20 @@ def _label_rows(axis: Axes, names: list[str], beside: list[str]) -> None:
 
 
 @styled
-def cost_to_reach(
-    curves: Table, reached: Table, metric: str = "accuracy", rows: int | None = None
-) -> Picture:
+def values_by_cost(curves: Table, metric: str = "accuracy", rows: int | None = None) -> Picture:
     """Validation value by cost: mean over seeds, shaded from the lowest to the highest.
 
     Args:
         curves: columns ``arm``, ``seed``, ``value`` and ``flops`` or ``seconds`` or both, as shares
             of the whole run of the arm "dense"; all NaN if not measured. Arms whose names start
             with "random at" are thin grey lines without shading.
-        reached: columns ``arm`` and, with the same unit, ``flops`` and ``seconds`` at which the arm
-            reaches the final value of dense training; NaN if it does not. Large markers show them.
         metric: name of the value.
         rows: number of validation rows, for the title.
     """
-    table, marks = pd.DataFrame(curves), pd.DataFrame(reached)
+    table = pd.DataFrame(curves)
     costs = [cost for cost in COSTS if cost in table and table[cost].notna().all()]
     figure = picture(len(costs), width=5.8 if len(costs) > 1 else 7.6, height=4.4)
-    arms = [*table["arm"].unique(), *marks["arm"]]
-    looks = lines(arm for arm in arms if not arm.startswith("random at"))
+    looks = lines(arm for arm in table["arm"].unique() if not arm.startswith("random at"))
     for axis, cost in zip(figure.axes, costs, strict=True):
         ranges = [
             _arm(axis, str(arm), runs, cost, looks.get(str(arm)))
@@ -232,11 +226,6 @@ def cost_to_reach(
         ]
         final = table[table["arm"] == "dense"].groupby("seed")["value"].last().mean()
         axis.axhline(final, color=INK, lw=1.0, ls=(0, (5, 3)), label="final value of dense")
-        if marks[cost].notna().any():
-            large = {**_LARGE, "color": PAPER, "marker": "o"}
-            axis.plot([np.nan], [np.nan], **large, label="it is reached")
-        for row in marks.to_dict("records"):
-            axis.plot([row[cost]], [final], **{**looks[str(row["arm"])], **_LARGE})
         low, high = np.nanmin(ranges), np.nanmax(ranges)
         around = high - low or abs(low) or 1.0
         axis.set_ylim(low - 0.04 * around, high + 0.06 * around)

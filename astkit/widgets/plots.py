@@ -91,7 +91,8 @@ def _stacked(axis: Axes, parts: pd.DataFrame) -> pd.Series[float]:
     """Plot a stacked bar per row of ``parts``, the first on top; returns the ends of the bars."""
     left = pd.Series(0.0, index=parts.index)
     for part, place in PARTS.items():
-        look = {"color": COLOURS[place], "hatch": HATCHES[place], "lw": 0.8, "edgecolor": PAPER}
+        look: dict[str, Any] = {"color": COLOURS[place], "hatch": HATCHES[place], "lw": 0.8}
+        look["edgecolor"] = PAPER
         axis.barh(range(len(parts)), parts[part], left=left, label=part, **look)
         left = left + parts[part]
     _name_rows(axis, parts.index)

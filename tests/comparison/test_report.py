@@ -1,4 +1,4 @@
-"""The report: what it says, costs to reach a value, and that names cannot break it."""
+"""The report: what it says, and that names cannot break it."""
 
 from __future__ import annotations
 
@@ -9,15 +9,11 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from astkit import Comparison
-from astkit.comparison.report import FOREST, pictures, reach, reached_at, results
+from astkit.comparison.report import FOREST, pictures, results
 from astkit.comparison.verdict import judge
-from tests.comparison.test_statistics import entry
 from tests.comparison.test_verdict import CLEAR, NOISY, entries
 
 HOSTILE = "gate(<b>|*a*|$x$</b>)"
@@ -164,46 +160,3 @@ def test_the_figures_show_what_the_verdicts_say(rows: Rows) -> None:
     drawn = {line.get_label(): line for line in costs.axes[0].lines}
     assert drawn["final value of dense"].get_ydata() == pytest.approx([0.85, 0.85])
     assert drawn["dense"].get_xdata()[[0, -1]] == pytest.approx([0.25, 1.0])
-
-
-def test_the_cost_of_reaching_dense_is_a_share_of_its_whole_run() -> None:
-    dense = {seed: entry("dense", seed, 0.85) for seed in range(4)}
-    runs = [entry("a", 0, 0.9), entry("a", 1, 0.84), entry("a", 2, curve=[]), entry("a", 3, 0.9)]
-    runs[3]["curve"] = [[None, *rest] for _, *rest in runs[3]["curve"]]
-    runs[3]["flops"] = None
-    arm = dict(enumerate(runs))
-    assert reach(arm, dense, "flops", True) == [pytest.approx(0.75), None, None, None]
-    found = reach(arm, dense, "seconds", True)
-    assert found == [pytest.approx(0.75), None, None, pytest.approx(0.75)]
-    assert reach({0: entry("a", 0, 0.3)}, dense, "flops", False) == [pytest.approx(0.25)]
-    arm[0]["value"] = None  # a seed that failed counts nowhere
-    assert reach(arm, dense, "seconds", True) == [None, None, pytest.approx(0.75)]
-
-
-@given(
-    values=st.lists(st.integers(0, 8).map(lambda v: v / 4), min_size=1, max_size=8),
-    target=st.floats(0.1, 1.9),
-    higher=st.booleans(),
-)
-@settings(max_examples=80, deadline=None)
-def test_a_value_is_reached_where_the_curve_stays_good(
-    values: list[float], target: float, higher: bool
-) -> None:
-    points = [(10.0 * (place + 1), value) for place, value in enumerate(values)]
-    found = reached_at(points, target, higher)
-    costs = np.linspace(10, points[-1][0], 20_001)
-    curve = np.interp(costs, *zip(*points, strict=True))
-    good = curve >= target if higher else curve <= target
-    if not good[-1]:
-        assert found is None
-    else:
-        bad = np.flatnonzero(~good)
-        slow = costs[bad[-1] + 1] if len(bad) else costs[0]
-        assert found == pytest.approx(slow, abs=0.01)
-
-
-def test_a_gap_in_the_curve_does_not_count_as_reached() -> None:
-    points = [(1.0, 0.9), (2.0, math.nan), (3.0, 0.9)]
-    assert reached_at(points, 0.8) == 3.0
-    assert reached_at(points[:2], 0.8) is None
-    assert reached_at([], 0.8) is None
