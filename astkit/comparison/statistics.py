@@ -329,12 +329,6 @@ def pairs(arm: Arm, control: Arm) -> list[tuple[Entry, Entry]]:
     return [pair for pair in both if all(finite(run["value"]) for run in pair)]
 
 
-def differences(arm: Arm, control: Arm, key: str) -> list[float]:
-    """``key`` of the arm minus that of the control, for the seeds at which both are finite."""
-    both = [(run[key], other[key]) for run, other in pairs(arm, control)]
-    return [value - other for value, other in both if finite(value) and finite(other)]
-
-
 def share(cost: float | None, whole: float | None) -> float | None:
     """``cost`` as a share of ``whole``; None unless both are known and positive."""
     if cost is None or whole is None or not (0 < cost < math.inf and 0 < whole < math.inf):

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from astkit import models
-from astkit.comparison.statistics import by_arm, cost_ratio, differences, mean_interval
+from astkit.comparison.statistics import by_arm, cost_ratio, gaps, mean_interval
 from astkit.comparison.verdict import amount
 from astkit.datasets import Loader, Splits, split
 from astkit.files import write_json
@@ -113,7 +113,7 @@ def table(rows: list[Row]) -> pd.DataFrame:
             key: mean_interval(run[key] for run in arm.values()).mean
             for key in ("value", "rate", "scored", "trained")
         }
-        gap = mean_interval(differences(arm, arms["dense"], "value"))
+        gap = gaps(arm, arms["dense"]).estimate().interval()
         shown[name] = {
             "n": str(len(arm)),
             "selected": f"{means['rate']:.1%}",

@@ -21,7 +21,7 @@ import pandas as pd
 from PIL import Image
 
 from astkit import files
-from astkit.comparison.statistics import by_arm, differences, mean_interval
+from astkit.comparison.statistics import by_arm, gaps
 from astkit.comparison.verdict import amount
 from astkit.runs import export, notebook
 from astkit.stamp import describe
@@ -382,7 +382,7 @@ def learned() -> str:
     """Learned significance beside cached losses, and what planning costs."""
     part = read(HERE / "tasks.json")["learned"]
     arms = by_arm(part["entries"])
-    gap = mean_interval(differences(arms["learned"], arms["cached_loss"], "value"))
+    gap = gaps(arms["learned"], arms["cached_loss"]).estimate().interval()
     cpu, table = part["planning"], tasks.table({"learned": part}, costs=True)
     said = (
         f"learned minus cached_loss: {amount(gap, part['metric'])},"
