@@ -50,7 +50,7 @@ class Learned(Policy):
         # of each sample: logarithms of the last three losses, infinite if unknown; epochs of the
         # last two visits; number of visits
         self.past, self.times, self.visits = torch.empty(3, 0), torch.empty(2, 0), torch.empty(0)
-        with rng.isolated("cpu", seed, "learned"):
+        with rng.isolated("cpu", self.seed, "learned"):
             first, last = nn.Linear(FEATURES, HIDDEN), nn.Linear(HIDDEN, 1)
         nn.init.zeros_(last.weight)
         nn.init.zeros_(last.bias)
@@ -119,4 +119,5 @@ class Learned(Policy):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
         self.network.load_state_dict(state["fitted"]["network"])
-        self._optimizer.load_state_dict(state["fitted"]["optimizer"])
+        # a torch optimizer keeps the tensors that it is given
+        self._optimizer.load_state_dict(copy.deepcopy(state["fitted"]["optimizer"]))

@@ -84,4 +84,6 @@ class ProxyTopK(Policy):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
-        self._model, self._optimizer, self._saved = None, None, state["helper"]
+        self._model, self._optimizer = None, None
+        # a torch optimizer keeps the tensors that it is given
+        self._saved = copy.deepcopy(state["helper"])
