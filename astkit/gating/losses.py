@@ -89,13 +89,13 @@ def token_losses(criterion: Criterion, outputs: Any, targets: Any) -> tuple[Tens
         if "memory" in str(error) or (isinstance(error, ValueError) and "criterion" in str(error)):
             raise
         raise ValueError(
-            f"the criterion refused outputs of {_shown(outputs)} and targets of {_shown(targets)}:"
+            f"the criterion refused outputs of {shown(outputs)} and targets of {shown(targets)}:"
             f" give it the shapes, types and labels that it expects ({error})"
         ) from error
     losses, mask = found if isinstance(found, tuple) else (found, None)
     if not isinstance(losses, Tensor) or losses.ndim == 0 or len(losses) != rows:
         raise ValueError(
-            f"the criterion returned {_shown(losses)} for {rows} rows: return one loss per row"
+            f"the criterion returned {shown(losses)} for {rows} rows: return one loss per row"
             " without averaging, such as with reduction='none'"
         )
     if _rows_mixed(losses, outputs, targets):
@@ -153,7 +153,7 @@ def labels_of(targets: Any) -> Tensor:
     if isinstance(found, Tensor):
         return found
     raise ValueError(
-        f"the targets are {_shown(targets)} without labels: give the batch a key 'labels', or pass"
+        f"the targets are {shown(targets)} without labels: give the batch a key 'labels', or pass"
         " criterion=(outputs, batch) -> [rows]"
     )
 
@@ -199,7 +199,8 @@ def _part(value: Any, name: str) -> Any:
     return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """The shape, keys or type of ``value``, for errors."""
     if isinstance(value, Tensor):
         return f"shape {list(value.shape)}"
     if isinstance(value, Mapping):
