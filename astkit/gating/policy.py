@@ -18,7 +18,7 @@ from astkit import distributed
 from astkit.gating.controllers import check_count
 from astkit.gating.epoch import PolicySampler
 from astkit.gating.epoch import RunInfo as RunInfo
-from astkit.gating.losses import Criterion, cross_entropy_rows
+from astkit.gating.losses import Criterion, check_own_loss, cross_entropy_rows
 from astkit.gating.selection import Predictions, predictions
 from astkit.gating.selection import Scored as Scored
 from astkit.gating.selection import Selection as Selection
@@ -61,6 +61,7 @@ class Policy:
     _sampler: PolicySampler | None = None
     _visits: Visits | None = None  # not observed yet
     _seed: int = 0
+    _compared: bool = False  # whether a model's own loss was, with the default criterion
 
     @property
     def seed(self) -> int:
@@ -142,8 +143,15 @@ class Policy:
                 " of indexed(data) and pass index=... of each batch"
             )
         model = distributed.unwrapped(model)  # scoring exchanges nothing
-        criterion = self.criterion or cross_entropy_rows
+        criterion = self.criterion or self._cross_entropy
         return Scored(None, x if y is None else y, x, index, model, criterion=criterion)
+
+    def _cross_entropy(self, outputs: Any, targets: Any) -> Any:
+        """The default criterion; the first batch is compared with the model's own loss."""
+        if not self._compared:
+            check_own_loss(outputs, targets)
+            self._compared = True
+        return cross_entropy_rows(outputs, targets)
 
     def sampler(self, data: Any, epochs: float, validation: Any = None) -> PolicySampler:
         """A sampler for ``DataLoader(indexed(data), batch_size=..., sampler=...)``.
