@@ -36,10 +36,11 @@ class Gate(Policy):
     a NaN or infinite score is not trained on, does not steer the controller, and is counted in
     ``nonfinite``. Decisions are made on the CPU, with one copy from the device per batch.
 
-    With ``controller="top_k"`` nothing is copied: all shapes depend on the batch size alone, and
-    ``rate``, ``threshold``, ``fallback`` and the counters are 0-dim tensors. Ties are then broken
-    by row order, the fallback takes the highest scores, a row with a non-finite score is replaced
-    by the best one with weight 0, and a batch without finite scores gives a NaN loss.
+    With ``controller="top_k"`` nothing is copied, but for a weighted score, whose terms must not be
+    negative: all shapes depend on the batch size alone, and ``rate``, ``threshold``, ``fallback``
+    and the counters are 0-dim tensors. Ties are then broken by row order, the fallback takes the
+    highest scores, a row with a non-finite score is replaced by the best one with weight 0, and a
+    batch without finite scores gives a NaN loss.
 
     Args:
         target_rate: fraction of active samples, in (0, 1].
