@@ -7,6 +7,7 @@ generators of torch, numpy and Python are not used.
 from __future__ import annotations
 
 import hashlib
+import operator
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,8 +20,13 @@ _MASK = 0xFFFFFFFF
 
 
 def derive(*key: int | str) -> int:
-    """A 63-bit seed that depends on all parts of ``key`` and their order."""
-    digest = hashlib.blake2b(repr(key).encode(), digest_size=8).digest()
+    """A 63-bit seed that depends on all parts of ``key`` and their order.
+
+    Whole numbers of NumPy and torch count as those of Python; ``TypeError`` for other numbers.
+    """
+    # equal seeds must give equal numbers, but repr tells their types apart
+    parts = tuple(part if isinstance(part, str) else operator.index(part) for part in key)
+    digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
 
 

@@ -37,6 +37,13 @@ def test_every_part_of_a_key_and_their_order_matter() -> None:
     assert derive(0, "gate", 3) == 6847025307109701497
 
 
+def test_whole_numbers_of_any_type_are_one_key() -> None:
+    for one in (np.int64(1), np.uint8(1), torch.tensor(1), True):
+        assert derive(one, "gate", 3) == derive(1, "gate", 3)
+    with pytest.raises(TypeError, match="float"):
+        derive(1.0, "gate", 3)  # type: ignore[arg-type]
+
+
 @settings(max_examples=30)
 @given(st.integers(0, 60), keys)
 def test_a_permutation_holds_every_number_once(n: int, key: list[int | str]) -> None:

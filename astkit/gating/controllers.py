@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from numbers import Real
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -14,14 +14,6 @@ from torch import Tensor
 from torch import distributed as dist
 
 from astkit import distributed
-
-
-class Card(NamedTuple):
-    """Description of a controller: its ``law``, and what it is ``good_for``."""
-
-    law: str
-    good_for: str
-
 
 RULES: dict[str, Callable[[float], bool]] = {  # comparisons also reject NaN
     "a number above 0": lambda value: 0 < value < math.inf,
@@ -57,8 +49,9 @@ class Controller(ABC):
     held: ClassVar[bool] = True  #: threshold known before scoring, as sample by sample requires
     gains: ClassVar[tuple[str, ...]] = ()  #: attributes that may be changed during training, too
     state: ClassVar[tuple[str, ...]] = ()  #: further attributes of ``state_dict``
-    limits: ClassVar[dict[str, str]] = {}  #: rule of each numeric gain, one of `RULES`
-    card: ClassVar[Card]
+    limits: ClassVar[dict[str, str]] = {}  #: rule of each numeric argument, one of `RULES`
+    law: ClassVar[str]  #: how the threshold moves
+    good_for: ClassVar[str]  #: what to choose it for
 
     def __init__(self, target_rate: float) -> None:
         self.target_rate = target_rate
@@ -102,10 +95,8 @@ class TopK(Controller):
     """
 
     held = False
-    card = Card(
-        law="t = the quota-th largest score of the batch",
-        good_for="an exact rate in every batch; not for sample-by-sample use",
-    )
+    law = "t = the quota-th largest score of the batch"
+    good_for = "an exact rate in every batch; not for sample-by-sample use"
 
     def threshold(self, scores: Tensor, quota: int) -> float:
         return float(scores.topk(quota).values[-1]) if quota else math.inf
@@ -200,8 +191,9 @@ class LogIntegral(ScaleFree):
     rate's standard deviation is ``sqrt(1 + gain f / (2 - gain f))`` times the binomial one. For
     scores that decay as ``exp(-step / tau)``, the rate has an offset of ``-1 / (tau * gain)``.
     After a negative score, ``gain * spread * (rate - target)`` is added to the threshold itself,
-    with ``spread`` a running mean absolute deviation, and ``f`` that of ``score / spread``. Source:
-    multiplicative Robbins-Monro (1951) quantile tracking; P control in arXiv 2307.16895.
+    with ``spread`` a running mean absolute deviation (of a single row from the threshold), and
+    ``f`` that of ``score / spread``. On the log scale, thresholds stay within 1e-30 to 1e30.
+    Source: multiplicative Robbins-Monro (1951) quantile tracking; P control in arXiv 2307.16895.
 
     Args:
         gain: step size, > 0, or "auto": ``0.25 / f``, within 0.01 to 5, with ``f`` measured at each
@@ -211,10 +203,8 @@ class LogIntegral(ScaleFree):
     gains = ("gain",)
     state = ("value", "spread", "additive", "auto", "density")
     damping = 0.25  # gain * f for "auto": standard deviation times sqrt(1 + 0.25 / 1.75) = 1.07
-    card = Card(
-        law="log t += gain * (rate - target)",
-        good_for="default: any scores, any scale, no tuning",
-    )
+    law = "log t += gain * (rate - target)"
+    good_for = "default: any scores, any scale, no tuning"
 
     def __init__(self, target_rate: float, gain: float | str = 0.5) -> None:
         super().__init__(target_rate)
@@ -251,7 +241,7 @@ class LogIntegral(ScaleFree):
 
     def become_additive(self, scores: Tensor) -> None:
         super().become_additive(scores)
-        self.spread = _deviation(scores)
+        self.spread = self._deviation(scores)
         self.density = None  # it was measured on log-scores
 
     def moved(self, value: float, rate: float, scores: Tensor) -> float:
@@ -260,13 +250,20 @@ class LogIntegral(ScaleFree):
             self.density = before * (latest / before) ** 0.1
         step = self.gain * (rate - self.target_rate)
         if self.additive:
-            self.spread += 0.1 * (_deviation(scores) - self.spread)
+            self.spread += 0.1 * (self._deviation(scores) - self.spread)
             return value + step * self.spread
         least, lowest = least_positive(scores), value <= self.smallest
         # a batch of zeros has no scale; below all positive scores a step would only cause windup
         if (lowest and least == math.inf) if step > 0 else (lowest or value < least):
             return value
-        return min(max(value * math.exp(step), self.smallest), 1 / self.smallest)
+        factor = math.exp(min(step, 140.0))  # which is more than the whole range
+        return min(max(value * factor, self.smallest), 1 / self.smallest)
+
+    def _deviation(self, scores: Tensor) -> float:
+        scores = scores.double()  # integer tensors have no mean; half precision is inexact
+        if len(scores) == 1 and self.value is not None:  # it equals its own mean
+            return abs(float(scores) - self.value)
+        return float((scores - scores.mean()).abs().mean())
 
     def _density(self, scores: Tensor) -> float:
         scores, at = scores.double(), self.wanted(scores)
@@ -292,10 +289,8 @@ class QuantileEMA(ScaleFree):
 
     gains = ("alpha",)
     limits: ClassVar[dict[str, str]] = {"alpha": RATE}
-    card = Card(
-        law="log t += alpha * (log quantile(scores, 1 - target) - log t)",
-        good_for="fast recovery after a jump; no gain depends on the density",
-    )
+    law = "log t += alpha * (log quantile(scores, 1 - target) - log t)"
+    good_for = "fast recovery after a jump; no gain depends on the density"
 
     def __init__(self, target_rate: float, alpha: float = 0.2) -> None:
         super().__init__(target_rate)
@@ -311,11 +306,6 @@ class QuantileEMA(ScaleFree):
             return value + self.alpha * (wanted - value)
         # a batch of zeros has no scale
         return value * (wanted / value) ** self.alpha if wanted > self.smallest else value
-
-
-def _deviation(scores: Tensor) -> float:
-    scores = scores.double()  # integer tensors have no mean; half precision is inexact
-    return float((scores - scores.mean()).abs().mean())
 
 
 class OriginPI(Controller):
@@ -336,18 +326,21 @@ class OriginPI(Controller):
         kp: gain on the smoothed error.
         ki: gain on its sum.
         alpha: weight of the newest rate in the EMA, in (0, 1].
-        start: initial threshold, in units of the scores.
+        start: initial threshold, within [0, 1].
     """
 
     gains: ClassVar[tuple[str, ...]] = ("kp", "ki", "alpha")
     state: ClassVar[tuple[str, ...]] = ("value", "rate_ema", "integral")
-    limits: ClassVar[dict[str, str]] = {"kp": FROM_0, "ki": FROM_0, "alpha": RATE}
-    card = Card(
-        law="t += kp * e + ki * sum(e), e = EMA(rate) - target, t within [0, 1]",
-        good_for=(
-            "comparison with the original; scores must lie within [0, 1], and convergence takes"
-            " hundreds of batches"
-        ),
+    limits: ClassVar[dict[str, str]] = {
+        "kp": FROM_0,
+        "ki": FROM_0,
+        "alpha": RATE,
+        "start": PART,
+    }
+    law = "t += kp * e + ki * sum(e), e = EMA(rate) - target, t within [0, 1]"
+    good_for = (
+        "comparison with the original; scores must lie within [0, 1], and convergence takes"
+        " hundreds of batches"
     )
 
     def __init__(
@@ -360,7 +353,8 @@ class OriginPI(Controller):
     ) -> None:
         super().__init__(target_rate)
         self.kp, self.ki, self.alpha = kp, ki, alpha
-        self.value = self.start = start
+        self.start = start
+        self.value = self.start
         self.rate_ema = self.target_rate
         self.integral = 0.0
 

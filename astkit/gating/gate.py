@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from astkit import rng
-from astkit.gating.controllers import Controller, TopK, check_number
-from astkit.gating.losses import Criterion
+from astkit.gating.controllers import Controller, TopK, check_count, check_number
+from astkit.gating.losses import Criterion, shown
 from astkit.gating.policy import Policy, PolicyCard, Scored, Selection
 from astkit.gating.scores import ContextScore, Score, named_score, score_rows
 from astkit.gating.selection import evaluating
@@ -36,10 +36,11 @@ class Gate(Policy):
     a NaN or infinite score is not trained on, does not steer the controller, and is counted in
     ``nonfinite``. Decisions are made on the CPU, with one copy from the device per batch.
 
-    With ``controller="top_k"`` nothing is copied: all shapes depend on the batch size alone, and
-    ``rate``, ``threshold``, ``fallback`` and the counters are 0-dim tensors. Ties are then broken
-    by row order, the fallback takes the highest scores, a row with a non-finite score is replaced
-    by the best one with weight 0, and a batch without finite scores gives a NaN loss.
+    With ``controller="top_k"`` nothing is copied, but for a weighted score, whose terms must not be
+    negative: all shapes depend on the batch size alone, and ``rate``, ``threshold``, ``fallback``
+    and the counters are 0-dim tensors. Ties are then broken by row order, the fallback takes the
+    highest scores, a row with a non-finite score is replaced by the best one with weight 0, and a
+    batch without finite scores gives a NaN loss.
 
     Args:
         target_rate: fraction of active samples, in (0, 1].
@@ -48,7 +49,8 @@ class Gate(Policy):
         controller: name or `Controller`; the target rate of an instance takes precedence.
         criterion: returns one loss per row, for scores given by name; by default the trainer's,
             and cross-entropy in a custom training loop.
-        fallback: rows to train on if too few are active; 0 allows an empty selection.
+        fallback: rows to train on if too few are active, at least ``min_active``; 0 allows an empty
+            selection.
         min_active: smallest number of active rows without a fallback; use 2 with BatchNorm1d.
         seed: random seed for tie-breaking and fallback.
     """
@@ -72,14 +74,30 @@ class Gate(Policy):
         seed: int = 0,
     ) -> None:
         check_number("target_rate", target_rate)
-        self.controller: Controller = (
-            resolve("controller", controller)(target_rate)
-            if isinstance(controller, str)
-            else controller
-        )
+        if isinstance(controller, str):
+            controller = resolve("controller", controller)(target_rate)
+        if not isinstance(controller, Controller):
+            raise ValueError(
+                f"controller is {controller!r}: give a name, such as 'log_integral', or an instance"
+                " of a Controller"
+            )
+        if isinstance(score, type) or not (callable(score) or isinstance(score, str)):
+            raise ValueError(
+                f"score is {score!r}: give a name, such as 'loss', or a function (outputs, targets,"
+                " inputs) -> [batch]"
+            )
+        self.controller: Controller = controller
+        self._given = controller
         self.score, self.criterion = score, criterion
         self.significance = named_score(score, criterion) if isinstance(score, str) else score
-        self.fallback, self.min_active, self.seed = fallback, min_active, seed
+        self.fallback = check_count("fallback", fallback, least=0)
+        self.min_active = check_count("min_active", min_active, least=0)
+        if 0 < fallback < min_active:
+            raise ValueError(
+                f"min_active is {min_active}, but the fallback trains on {fallback} rows: give a"
+                " fallback of min_active or more, or 0"
+            )
+        self.seed = seed
         self.batches = 0
         # numbers, or 0-dim tensors on the device of the scores
         self.seen: int | Tensor = 0
@@ -137,9 +155,11 @@ class Gate(Policy):
         return self.select(self.scores(batch))
 
     def scores(self, batch: Scored) -> Tensor:
-        """Scores ``[batch]``, without side effects on the model."""
+        """Scores ``[batch]``, without side effects on the model; ``ValueError`` for others."""
         with evaluating(batch.model, batch.device):
-            return score_rows(self.significance, batch)
+            scores = score_rows(self.significance, batch)
+        check_scores(scores, batch.rows)
+        return scores
 
     def select(self, scores: Tensor) -> Selection:
         """Select rows by ``scores [batch]``; updates the controller.
@@ -294,6 +314,8 @@ class Gate(Policy):
         """Restore ``state``; raises ``KeyError`` for a missing entry."""
         if state["steered_to"]:
             self.steer("controller", state["steered_to"])
+        elif self._steered_to:
+            self.controller, self._steered_to = self._given, None
         self.controller.load_state_dict(state["controller"])
         for name in ("seed", "carry", *_COUNTERS):
             setattr(self, name, state[name])
@@ -301,9 +323,11 @@ class Gate(Policy):
             self.significance.load_state_dict(state["score"])
 
 
-def check_scores(scores: Tensor) -> None:
-    """Raise ``ValueError`` unless ``scores`` contains one score per row."""
-    if scores.ndim != 1 or not len(scores):
+def check_scores(scores: Tensor, rows: int | None = None) -> None:
+    """Raise ``ValueError`` unless ``scores`` contains one score per row, of ``rows`` if given."""
+    right = isinstance(scores, Tensor) and scores.ndim == 1 and len(scores) > 0
+    if not right or rows not in (None, len(scores)):
+        batch = "" if rows is None else f" for a batch of {rows}"
         raise ValueError(
-            f"scores has shape {list(scores.shape)}: give one score a row, and at least one row"
+            f"scores has {shown(scores)}{batch}: give one score a row, and at least one row"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -51,18 +52,31 @@ def row_losses(criterion: Criterion, outputs: Any, targets: Any) -> Tensor:
 
     Raises ``ValueError`` if outputs, labels and criterion do not give one loss per row.
     """
-    if criterion is cross_entropy_rows and _usual(outputs, targets):  # in short, for its speed
-        with suppress(IndexError):  # explained below
-            return F.cross_entropy(single(outputs), targets.long(), reduction="none")
-    return reduced(*token_losses(criterion, outputs, targets))
+    losses, mask = token_losses(criterion, outputs, targets)
+    return reduced(single(losses), mask)
 
 
-def _usual(outputs: Any, targets: Any) -> bool:
-    """Whether there are logits ``[rows, classes]`` and one class for each row."""
-    if not isinstance(outputs, Tensor) or not isinstance(targets, Tensor):
-        return False
-    shapes = outputs.ndim == 2 and targets.shape == outputs.shape[:1]
-    return shapes and whole_numbers(targets)
+def check_own_loss(outputs: Any, targets: Any) -> None:
+    """Raise ``ValueError`` where a model's own mean loss is not that of `cross_entropy_rows`.
+
+    It is compared for integer labels ``[rows, tokens]``, which causal language models shift.
+    """
+    own = _part(outputs, "loss")
+    labels = targets.get("labels") if isinstance(targets, Mapping) else None
+    if not isinstance(own, Tensor) or own.ndim or not isinstance(labels, Tensor):
+        return
+    if labels.ndim != 2 or not whole_numbers(labels):
+        return
+    losses, mask = cross_entropy_rows(outputs, targets)
+    own_mean, mean = float(own), float(losses[mask].mean())
+    # before training, losses with and without a shift are close
+    rounding = max(1e-3, 4 * torch.finfo(own.dtype).eps)
+    if math.isfinite(own_mean) and not math.isclose(own_mean, mean, rel_tol=rounding):
+        raise ValueError(
+            f"the model's own loss is {own_mean:.4g}, but cross-entropy of its logits and labels is"
+            f" {mean:.4g}: pass criterion=astkit.integrations.huggingface.causal_losses, or, unless"
+            " it shifts labels, criterion=(outputs, batch) -> [rows]"
+        )
 
 
 def reduced(losses: Tensor, mask: Tensor | None) -> Tensor:
@@ -89,21 +103,16 @@ def token_losses(criterion: Criterion, outputs: Any, targets: Any) -> tuple[Tens
         if "memory" in str(error) or (isinstance(error, ValueError) and "criterion" in str(error)):
             raise
         raise ValueError(
-            f"the criterion refused outputs of {_shown(outputs)} and targets of {_shown(targets)}:"
+            f"the criterion refused outputs of {shown(outputs)} and targets of {shown(targets)}:"
             f" give it the shapes, types and labels that it expects ({error})"
         ) from error
     losses, mask = found if isinstance(found, tuple) else (found, None)
     if not isinstance(losses, Tensor) or losses.ndim == 0 or len(losses) != rows:
         raise ValueError(
-            f"the criterion returned {_shown(losses)} for {rows} rows: return one loss per row"
+            f"the criterion returned {shown(losses)} for {rows} rows: return one loss per row"
             " without averaging, such as with reduction='none'"
         )
-    if _rows_mixed(losses, outputs, targets):
-        raise ValueError(
-            f"the criterion returned losses of shape {list(losses.shape)}, broadcast from outputs"
-            f" of shape {list(outputs.shape)} and targets of shape {list(targets.shape)}: give it"
-            " equal shapes, such as with targets.unsqueeze(1) or outputs.squeeze(1)"
-        )
+    _check_rows(losses, outputs, targets)
     if mask is not None and mask.shape != losses.shape:
         raise ValueError(
             f"the criterion returned a mask of shape {list(mask.shape)} for losses of shape"
@@ -112,17 +121,21 @@ def token_losses(criterion: Criterion, outputs: Any, targets: Any) -> tuple[Tens
     return losses, mask
 
 
-def _rows_mixed(losses: Tensor, outputs: Any, targets: Any) -> bool:
-    """Whether rows were broadcast against rows, as ``[rows, 1]`` against ``[rows]``."""
-    if not isinstance(outputs, Tensor) or not isinstance(targets, Tensor):
-        return False
-    given = (outputs.shape, targets.shape)
-    if outputs.ndim == targets.ndim or losses.shape in given:
-        return False
+def _check_rows(losses: Tensor, outputs: Any, targets: Any) -> None:
+    """``ValueError`` if rows were broadcast against rows, as ``[rows, 1]`` against ``[rows]``."""
     try:
-        return losses.shape == torch.broadcast_shapes(*given)
-    except RuntimeError:  # the criterion does not broadcast these
-        return False
+        given = logits_of(outputs).shape, labels_of(targets).shape
+    except ValueError:  # not one tensor each
+        return
+    if len(given[0]) == len(given[1]) or losses.shape in given:
+        return
+    with suppress(RuntimeError):  # the criterion does not broadcast these
+        if losses.shape == torch.broadcast_shapes(*given):
+            raise ValueError(
+                f"the criterion returned losses of shape {list(losses.shape)}, broadcast from"
+                f" outputs of shape {list(given[0])} and targets of shape {list(given[1])}: give it"
+                " equal shapes, such as with targets.unsqueeze(1) or outputs.squeeze(1)"
+            )
 
 
 def single(values: Tensor) -> Tensor:
@@ -153,7 +166,7 @@ def labels_of(targets: Any) -> Tensor:
     if isinstance(found, Tensor):
         return found
     raise ValueError(
-        f"the targets are {_shown(targets)} without labels: give the batch a key 'labels', or pass"
+        f"the targets are {shown(targets)} without labels: give the batch a key 'labels', or pass"
         " criterion=(outputs, batch) -> [rows]"
     )
 
@@ -199,7 +212,8 @@ def _part(value: Any, name: str) -> Any:
     return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """The shape, keys or type of ``value``, for errors."""
     if isinstance(value, Tensor):
         return f"shape {list(value.shape)}"
     if isinstance(value, Mapping):

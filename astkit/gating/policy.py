@@ -6,6 +6,7 @@ its state. The same object works with the `Trainer` and in custom training loops
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NamedTuple
@@ -14,9 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from astkit import distributed
+from astkit.gating.controllers import check_count
 from astkit.gating.epoch import PolicySampler
 from astkit.gating.epoch import RunInfo as RunInfo
-from astkit.gating.losses import Criterion, cross_entropy_rows
+from astkit.gating.losses import Criterion, check_own_loss, cross_entropy_rows
 from astkit.gating.selection import Predictions, predictions
 from astkit.gating.selection import Scored as Scored
 from astkit.gating.selection import Selection as Selection
@@ -52,13 +54,23 @@ class Policy:
     needs_outputs: bool = False  #: whether ``observe`` needs predictions, see `Visit`
     state: ClassVar[tuple[str, ...]] = ()  #: attributes to save: tensors, numbers, strings, None
     card: ClassVar[PolicyCard]
-    seed: int = 0
     criterion: Criterion | None = None  #: of ``choose`` in custom loops; default cross-entropy
     begun: int = 0  #: number of sampler iterations started so far
     flops: float = 0.0  #: of the policy's own work besides passes, until the trainer books them
     sized: bool = True  #: whether the sampler has a length, an estimate if epochs differ
     _sampler: PolicySampler | None = None
     _visits: Visits | None = None  # not observed yet
+    _seed: int = 0
+    _compared: bool = False  # whether a model's own loss was, with the default criterion
+
+    @property
+    def seed(self) -> int:
+        """Random seed, 0 or more."""
+        return self._seed
+
+    @seed.setter
+    def seed(self, seed: int) -> None:
+        self._seed = check_count("seed", seed, least=0)
 
     def plan(self, run: RunInfo) -> Selection | None:
         """Select the rows of the next round before loading; ``None`` selects all candidates."""
@@ -96,7 +108,8 @@ class Policy:
         """State that determines later selections."""
         if distributed.world() == 1:
             self.exchange()
-        return {"begun": self.begun, **{name: getattr(self, name) for name in self.state}}
+        state = {"begun": self.begun, **{name: getattr(self, name) for name in self.state}}
+        return copy.deepcopy(state)  # later batches write into the tensors
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore ``state``; raises ``KeyError`` for a missing entry."""
@@ -130,8 +143,15 @@ class Policy:
                 " of indexed(data) and pass index=... of each batch"
             )
         model = distributed.unwrapped(model)  # scoring exchanges nothing
-        criterion = self.criterion or cross_entropy_rows
+        criterion = self.criterion or self._cross_entropy
         return Scored(None, x if y is None else y, x, index, model, criterion=criterion)
+
+    def _cross_entropy(self, outputs: Any, targets: Any) -> Any:
+        """The default criterion; the first batch is compared with the model's own loss."""
+        if not self._compared:
+            check_own_loss(outputs, targets)
+            self._compared = True
+        return cross_entropy_rows(outputs, targets)
 
     def sampler(self, data: Any, epochs: float, validation: Any = None) -> PolicySampler:
         """A sampler for ``DataLoader(indexed(data), batch_size=..., sampler=...)``.

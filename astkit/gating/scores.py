@@ -19,9 +19,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from astkit.datasets.batch import count_rows
+from astkit.datasets.batch import IGNORED, count_rows
+from astkit.gating.controllers import FROM_0, check_number
 from astkit.gating.losses import (
     Criterion,
+    check_labels,
     labels_of,
     logits_of,
     row_losses,
@@ -110,6 +112,15 @@ class RelativeScore(ContextScore):
         return self.combine(features, self.reference(finite if len(finite) else features))
 
 
+def check_sign(term: object, values: Tensor) -> None:
+    """Raise ``ValueError`` for a negative entry of ``values [batch]``, the scores of ``term``."""
+    if bool((values[values.isfinite()] < 0).any()):
+        raise ValueError(
+            f"{_name(term)} is negative, but a weighted score divides each term by its mean: use a"
+            " score and a criterion that are 0 or more"
+        )
+
+
 def finite_only(scores: Tensor, features: Tensor) -> Tensor:
     """``scores [batch]``, with NaN for rows with non-finite features."""
     return scores.masked_fill(~features.isfinite().all(1), math.nan)
@@ -135,7 +146,7 @@ class LossAndContrast(RelativeScore):
     """The original's score: ``0.7 * half(loss) + 0.3 * half(contrast)``.
 
     ``half(v) = clamp(v / (batch mean of v + 1e-6), 0, 2) / 2``; contrast as in `contrast`. Source:
-    ``_compute_batch_significance``.
+    ``_compute_batch_significance``. Raises ``ValueError`` for negative losses.
     """
 
     weights: tuple[float, float] = (0.7, 0.3)
@@ -145,6 +156,7 @@ class LossAndContrast(RelativeScore):
 
     def features(self, batch: Scored) -> Tensor:
         losses = row_losses(self.criterion or batch.criterion, batch.outputs, batch.targets)
+        check_sign(Loss, losses)
         contrasts = contrast(batch.outputs, batch.targets, batch.inputs)
         return torch.stack([losses, contrasts.to(losses.dtype)], dim=1)
 
@@ -214,12 +226,18 @@ def gradient_norm(outputs: Any, targets: Any, inputs: Any) -> Tensor:
     """Norm of the gradient of cross-entropy with respect to the logits: ``||softmax(z) - y||``.
 
     Up to a constant, it bounds the norm of the full gradient without a backward pass. Targets are
-    class indices ``[batch]`` or probabilities ``[batch, classes]``. Source: Katharopoulos and
-    Fleuret, "Not All Samples Are Created Equal" (ICML 2018), section 3.2.
+    class indices ``[batch]``, of which -100 has no gradient, or probabilities ``[batch, classes]``.
+    Source: Katharopoulos and Fleuret, "Not All Samples Are Created Equal" (ICML 2018), section 3.2.
+
+    Raises ``ValueError`` for targets of another kind or shape, and for other negative targets or
+    classes beyond the last.
     """
     logits, labels = class_logits(outputs, targets), labels_of(targets)
     if not labels.is_floating_point() and labels.shape == logits.shape[:1]:
-        shares = F.one_hot(labels.long(), logits.shape[1]).to(logits.dtype)
+        labels = labels.long()
+        check_labels(labels, logits.shape[1])
+        hot = F.one_hot(labels.clamp_min(0), logits.shape[1])
+        shares = (hot * (labels != IGNORED).unsqueeze(1)).to(logits.dtype)
     elif labels.is_floating_point() and labels.shape == logits.shape and bool((labels >= 0).all()):
         shares = labels.to(logits.dtype)
     else:
@@ -320,7 +338,10 @@ class WeightedSum(RelativeScore):
     """
 
     def __init__(self, terms: Sequence[tuple[float, Score]]) -> None:
-        self.terms = [(float(weight), term) for weight, term in terms if weight > 0]
+        checked = [(check_number("weight", weight, FROM_0), term) for weight, term in terms]
+        self.terms = [(weight, term) for weight, term in checked if weight]
+        if not self.terms:
+            raise ValueError("the weights of a sum are all 0: give a term such as 0.7*loss")
         scores = [term for _, term in self.terms]
         for term in scores:
             if isinstance(term, RelativeScore):
@@ -334,11 +355,7 @@ class WeightedSum(RelativeScore):
     def features(self, batch: Scored) -> Tensor:
         columns = [score_rows(term, batch) for _, term in self.terms]
         for (_, term), values in zip(self.terms, columns, strict=True):
-            if bool((values[values.isfinite()] < 0).any()):
-                raise ValueError(
-                    f"{_name(term)} is negative, but a weighted score divides each term by its"
-                    " mean: use a score and a criterion that are 0 or more"
-                )
+            check_sign(term, values)
         columns = [each if each.dtype == torch.float64 else each.float() for each in columns]
         return torch.stack(columns, dim=1)
 

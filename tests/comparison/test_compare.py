@@ -19,7 +19,7 @@ from astkit import Budget, Comparison, Gate, InfoBatch, Metric, Policy, Selectio
 from astkit.comparison import schedule, training
 from astkit.comparison.baseline import Baseline
 from astkit.comparison.compare import checked_methods, label_of
-from astkit.gating import OriginPI
+from astkit.gating import LogIntegral, OriginPI
 from astkit.trainers import Trainer
 from tests.comparison import small_tasks
 from tests.comparison.small_tasks import (
@@ -445,7 +445,7 @@ def test_torch_loaders_are_read_as_data_sets(report: Comparison) -> None:
 
 
 def test_each_run_has_its_own_policy_criterion_and_optimizer() -> None:
-    policy = {"name": "bls", "policy": InfoBatch()}
+    policy = {"name": "gate", "controller": LogIntegral(0.25)}
     first = run(policies=[policy], seeds=[0])
     again = run(policies=[policy], seeds=[0])
     assert timeless(first.entries) == timeless(again.entries)

@@ -149,6 +149,22 @@ def test_negative_scores_move_the_threshold_itself(
         assert controller.threshold(scores, 0) == pytest.approx(threshold, abs=1e-9)
 
 
+@pytest.mark.parametrize("offset", [0, 2.5])
+def test_single_rows_of_negative_scores_move_the_threshold_on(offset: float) -> None:
+    stream = torch.randn(8000, 1, generator=torch.Generator().manual_seed(0)) - offset
+    stream[3000:] = 3 * stream[3000:]
+    controller = LogIntegral(0.1)
+    assert np.mean(follow(controller, stream)[1000:]) == pytest.approx(0.1, abs=0.02)
+    assert controller.spread > 1
+
+
+def test_a_huge_gain_stays_within_the_range_of_thresholds() -> None:
+    controller = LogIntegral(0.1, gain=1000)
+    controller.threshold(torch.rand(8), 1)
+    controller.update(1.0, torch.rand(8))  # by e**900
+    assert controller.value == 1 / controller.smallest
+
+
 @pytest.mark.parametrize("shift", [0, -3], ids=["positive", "mixed"])
 def test_scores_of_any_scale_and_kind_can_steer(shift: int) -> None:
     stream = (gamma2(0, 60) * 16).round() / 16 + shift
@@ -323,7 +339,9 @@ def test_automatic_gain_resumes_before_its_density_is_known() -> None:
     assert first.value == second.value
 
 
-@pytest.mark.parametrize("rate", ["abc", None])
-def test_what_is_no_number_is_refused_in_a_sentence(rate: Any) -> None:
-    with pytest.raises(ValueError, match=r"is .*: give a share"):
-        LogIntegral(rate)
+@pytest.mark.parametrize("value", ["abc", None, math.nan])
+def test_what_is_no_number_is_refused_in_a_sentence(value: Any) -> None:
+    with pytest.raises(ValueError, match=r"target_rate is .*: give a share"):
+        LogIntegral(value)
+    with pytest.raises(ValueError, match=r"start is .*: give a share of 0 or more"):
+        OriginPI(0.1, start=value)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from astkit.gating import Controller, Gate, LogIntegral, OriginPI, Selection, TopK
+from astkit.gating.scores import Loss
 from astkit.names import REGISTRIES
 from tests.gating.streams import through_json
 from tests.gating.syncs import Syncs
@@ -63,6 +64,7 @@ def test_every_decision_follows_the_rules(
 ) -> None:
     """Above the threshold, ties up to the quota, fallback; as if no row were without a score."""
     fallback, min_active, seed = rest
+    min_active = min(min_active, fallback or min_active)
     options = {"fallback": fallback, "min_active": min_active, "seed": seed}
     gate, clean = (Gate(target, controller=controller, **options) for _ in range(2))
     generator, carry = torch.Generator().manual_seed(seed), 0.0
@@ -232,6 +234,20 @@ def test_scores_that_cannot_be_selected_from_are_refused() -> None:
             gate.settle(scores, torch.zeros(scores.shape, dtype=torch.bool))
 
 
+@pytest.mark.parametrize(
+    ("score", "found"),
+    [
+        (lambda o, t, i: o[:3, 0], r"shape \[3\]"),
+        (lambda o, t, i: torch.cat([o[:, 0], o[:, 0]]), r"shape \[16\]"),
+        (lambda o, t, i: [1.0] * 8, "type list"),
+    ],
+)
+def test_a_score_of_other_rows_is_refused(score: Any, found: str) -> None:
+    sentence = f"scores has {found} for a batch of 8: give one score a row"
+    with pytest.raises(ValueError, match=sentence):
+        Gate(0.5, score)(nn.Linear(3, 2), torch.randn(8, 3), torch.zeros(8).long())
+
+
 EVERY = sorted(REGISTRIES["controller"])
 
 
@@ -258,7 +274,38 @@ def test_impossible_arguments_are_refused_and_leave_the_rate() -> None:
         Gate(controller="pid")
 
 
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        *(({"fallback": value}, "a whole number of 0") for value in (-1, 1.5, "2", math.inf)),
+        *(({"min_active": value}, "a whole number of 0") for value in (-1, 2.5)),
+        ({"min_active": 5}, "but the fallback trains on 2 rows: give a fallback of"),
+        *(({"controller": value}, "give a name, such as 'log") for value in (None, LogIntegral)),
+        *(({"score": value}, "give a name, such as 'loss'") for value in (None, 0.5, Loss)),
+    ],
+)
+def test_arguments_of_other_kinds_are_refused(options: dict[str, Any], sentence: str) -> None:
+    (name,) = options
+    with pytest.raises(ValueError, match=f"^{name} is .*{sentence}"):
+        Gate(**options)
+    assert Gate(min_active=2, fallback=0).min_active == 2  # no row is added
+
+
 # --- state -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["top_k", "quantile_ema"])
+def test_a_state_of_before_a_steering_brings_its_controller_back(name: str) -> None:
+    gate = Gate(0.25, controller=LogIntegral(0.25, gain=0.7))
+    gate.select(uniform(0, 1, 32)[0])
+    state = gate.state_dict()
+    gate.steer("controller", name)
+    steered = gate.state_dict()
+    gate.load_state_dict(state)
+    assert gate.state_dict() == state
+    assert isinstance(gate.controller, LogIntegral)
+    gate.load_state_dict(steered)
+    assert gate.state_dict() == steered
 
 
 @equal_scores

@@ -13,9 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.data import ConcatDataset
 
-from astkit.gating import cross_entropy_rows, row_losses, token_losses
+from astkit.gating import Gate, cross_entropy_rows, row_losses, token_losses
 from astkit.gating.losses import class_outputs, labels_of, logits_of, reduced
+from astkit.trainers import Trainer
 from tests.gating.streams import slow_loss
 
 LOGITS = torch.randn(4, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -123,6 +125,11 @@ def test_half_precision_is_scored_in_float32(dtype: torch.dtype) -> None:
         seen.append(outputs.dtype)
         return cross_entropy_rows(outputs, targets)
 
+    def raw(outputs: Any, targets: Tensor) -> Tensor:
+        return F.cross_entropy(outputs["logits"].double(), targets, reduction="none").to(dtype)
+
+    found = row_losses(raw, {"logits": rounded}, LABELS)
+    assert (found.dtype, found.isfinite().all()) == (torch.float32, True)
     for outputs in (rounded, {"logits": rounded}):
         given = criterion if outputs is rounded else cross_entropy_rows
         losses = row_losses(given, outputs, LABELS)
@@ -148,6 +155,41 @@ def test_class_outputs_are_those_of_classifiers_alone() -> None:
         assert class_outputs(outputs, targets) is None
 
 
+class Tokens(nn.Module):
+    """Predicts tokens; its own loss is that of the next ones, or of the same ones."""
+
+    def __init__(self, shift: int) -> None:
+        super().__init__()
+        self.table, self.shift = nn.Embedding(10, 10), shift
+
+    def forward(self, input_ids: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        logits = self.table(input_ids)
+        seen, following = logits[:, : 8 - self.shift], labels[:, self.shift :]
+        loss = F.cross_entropy(seen.flatten(0, 1), following.flatten())
+        return {"loss": loss, "logits": logits}
+
+
+@pytest.mark.parametrize("loop", ["Trainer", "gate"])
+def test_a_model_that_shifts_its_labels_needs_a_criterion(loop: str) -> None:
+    ids = (torch.arange(8) + torch.arange(16)[:, None]) % 10
+    labels = ids.where(ids != 3, -100)
+    rows = [{"input_ids": row, "labels": label} for row, label in zip(ids, labels, strict=True)]
+
+    def step(shift: int, **options: Any) -> None:
+        if loop == "gate":
+            Gate(0.5, **options)(Tokens(shift), {"input_ids": ids, "labels": labels})
+            return
+        data: Any = ConcatDataset([rows])  # type: ignore[arg-type, list-item]
+        budget = {"epochs": 1, "batch_size": 8, "device": "cpu"}
+        Trainer(Tokens(shift), data, data, **budget, **options).run()
+
+    step(0)
+    step(1, criterion=lambda outputs, batch: outputs["logits"].logsumexp(-1))
+    words = r"own loss is [\d.]+, but .*: pass criterion=astkit.integrations.huggingface.causal_lo"
+    with pytest.raises(ValueError, match=words):
+        step(1)
+
+
 def of(outputs: Any, targets: Any = LABELS, criterion: Any = cross_entropy_rows) -> Any:
     return lambda: row_losses(criterion, outputs, targets)
 
@@ -169,6 +211,14 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "outputs in a column": (
         of(torch.rand(4, 1), torch.rand(4), lambda o, t: (o - t).square()),
+        r"shape \[4, 4\], .* shape \[4, 1\] and .* shape \[4\]: .* or outputs\.squeeze\(1\)",
+    ),
+    "outputs in a column, in a mapping": (
+        of(
+            {"logits": torch.rand(4, 1)},
+            {"labels": torch.rand(4)},
+            lambda o, t: (o["logits"] - t["labels"]).square(),
+        ),
         r"shape \[4, 4\], .* shape \[4, 1\] and .* shape \[4\]: .* or outputs\.squeeze\(1\)",
     ),
     "targets with channels": (

@@ -7,13 +7,14 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
 from astkit import RandomSubset
-from astkit.gating import Gate, Policy, RunInfo, Scored, Selection, as_policy
+from astkit.gating import Gate, Policy, RunInfo, Scored, Selection, Visit, as_policy
 from astkit.names import REGISTRIES, resolve
 from astkit.trainers import Trainer
 
@@ -51,6 +52,23 @@ def test_a_policy_by_name_by_mapping_and_as_it_is() -> None:
     assert (named.rate, named.seed) == (0.25, 7)
     assert given == {"name": "random", "rate": 0.25}  # left as it was
     assert as_policy({**given, "seed": 3}, seed=7).seed == 3  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("seed", [np.int64(1), True, 1.0])
+def test_equal_seeds_of_any_type_are_one_seed(seed: Any) -> None:
+    for policy in (RandomSubset(0.5, seed=seed), Gate(seed=seed)):
+        assert (type(policy.seed), policy.seed) == (int, 1)
+
+
+def test_a_state_stays_as_it_was_saved() -> None:
+    policy = as_policy("cached_loss")
+    assert policy is not None
+    policy.plan(RunInfo(4, torch.arange(4), 0, 0, 0.0))
+    for losses in (torch.ones(4), torch.zeros(4)):
+        state = policy.state_dict()
+        before = state["losses"].clone()
+        policy.observe(Visit(torch.arange(4), losses))
+        assert state["losses"].equal(before)
 
 
 class Choosing(Policy):
@@ -105,6 +123,10 @@ ERRORS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: as_policy("best"),
         "^unknown policy 'best': choose one of .*gate, .*random",
     ),
+    "a seed that is no number": (
+        lambda: as_policy("infobatch", seed="a"),  # type: ignore[arg-type]
+        r"^seed is 'a': give a whole number of 0 or more$",
+    ),
     "no rate": (
         lambda: as_policy("random"),
         r"'random' cannot be made .*missing.*'rate'.* its arguments are rate, seed$",
@@ -138,9 +160,10 @@ def test_an_error_is_one_sentence_with_the_remedy() -> None:
         assert len(sentence) < 300
 
 
-def test_each_registered_policy_and_controller_has_a_complete_card_of_its_own() -> None:
-    for kind in ("controller", "policy"):
-        for name in REGISTRIES[kind]:
-            made = resolve(kind, name)
-            assert "card" in vars(made)  # not inherited
-            assert all(len(entry) > 5 and "\n" not in entry for entry in made.card)
+def test_each_registered_policy_and_controller_describes_itself() -> None:
+    described = {name: vars(resolve("policy", name))["card"] for name in REGISTRIES["policy"]}
+    for name in REGISTRIES["controller"]:
+        own = vars(resolve("controller", name))  # not inherited
+        described[name] = own["law"], own["good_for"]
+    for card in described.values():
+        assert all(len(entry) > 5 and "\n" not in entry for entry in card)

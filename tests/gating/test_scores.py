@@ -217,6 +217,14 @@ def test_scores_of_a_sure_guess() -> None:
         assert wrong.tolist() == pytest.approx([math.sqrt(2)] * 2)
 
 
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int8])
+def test_a_row_whose_label_is_ignored_has_no_gradient(dtype: torch.dtype) -> None:
+    outputs = torch.randn(3, 4)
+    norms = gradient_norm(outputs, torch.tensor([2, -100, 0], dtype=dtype), UNUSED)
+    assert norms[1] == 0
+    assert norms[::2].equal(gradient_norm(outputs[::2], torch.tensor([2, 0]), UNUSED))
+
+
 def test_a_class_that_is_masked_out_does_not_count() -> None:
     outputs = torch.tensor([[1.0, -math.inf, 0.5, 0.2]])
     without = outputs[:, [0, 2, 3]]
@@ -238,8 +246,8 @@ def test_outputs_and_targets_that_are_no_classes_are_refused() -> None:
     for targets in (torch.zeros(4), torch.zeros(4, 3), column, whole):
         with pytest.raises(ValueError, match=r"targets are torch\.\w+ of shape .*, such as 'gate'"):
             gradient_norm(torch.zeros(4, 5), targets, UNUSED)
-    for label in (5, -1, -100):
-        with pytest.raises(RuntimeError, match="Class values must be"):  # of one_hot
+    for label in (5, -1):
+        with pytest.raises(ValueError, match=f"the label {label}, but the model has 5 outputs"):
             gradient_norm(torch.zeros(3, 5), torch.tensor([0, label, 1]), UNUSED)
     with pytest.raises(ValueError, match=r"float probabilities \[batch, classes\] of 0 or more"):
         gradient_norm(torch.zeros(2, 5), torch.full((2, 5), -1.0), UNUSED)
@@ -304,6 +312,7 @@ NO_SUMS += ["2*(loss + contrast)", "-0.7*loss + contrast", "loss - contrast", "1
 REFUSED = {
     **dict.fromkeys([*NO_SUMS, "loss + Loss"], "is not a weighted sum: join terms such as 0.7"),
     "0.7*loss + 0.3*lose": "unknown score 'lose': choose one of confidence",
+    "0*loss + 0*entropy": "the weights of a sum are all 0: give a term such as 0.7",
     "loss + loss_and_contrast": "LossAndContrast compares a row with its batch already",
     "1*loss_contrast_constant": "LossContrastConstant compares a row with its batch",
     **{
@@ -318,6 +327,9 @@ def test_what_cannot_be_is_refused_in_one_sentence() -> None:
         with pytest.raises(ValueError, match=sentence) as caught:
             Gate(score=text)
         assert "\n" not in str(caught.value)
+    for weight in (-1.0, math.nan, math.inf):
+        with pytest.raises(ValueError, match=f"weight is {weight}: give a number of 0 or more"):
+            WeightedSum([(weight, Loss()), (1.0, entropy)])
 
 
 def test_a_term_that_turns_negative_is_named() -> None:
@@ -327,9 +339,10 @@ def test_a_term_that_turns_negative_is_named() -> None:
     batch = model_batch(0, rows=4)
     with pytest.raises(ValueError, match=r"signed is negative, but a weighted score divides"):
         WeightedSum([(1, Loss()), (0.1, signed)]).score(batch)
-    likelihood = Gate(score="loss + contrast", criterion=lambda outputs, targets: outputs[:, 0])
-    with pytest.raises(ValueError, match=r"Loss is negative.*use a score and a criterion that are"):
-        likelihood.significance(*parts(batch))
+    for score in ("loss + contrast", "loss_and_contrast", "loss_contrast_constant"):
+        likelihood = Gate(score=score, criterion=lambda outputs, targets: outputs[:, 0] - 9)
+        with pytest.raises(ValueError, match=r"Loss is negative.*a score and a criterion that are"):
+            likelihood.significance(*parts(batch))
 
 
 # --- memories ------------------------------------------------------------------------------------

@@ -60,9 +60,8 @@ class StaticEL2N(Policy):
                     index = sample_index(self, batch.index, batch.rows)
                     norms = gradient_norm(batch.forward(model), batch.targets, batch.inputs)
                     parts.append((index, norms))
-        total, visits = by_sample(parts)
         # of process 0, since training on a GPU may differ between processes
-        self.scores = distributed.gather((total / visits).float())[0][0]
+        self.scores = distributed.gather(by_sample(parts, self.lr))[0][0]
 
     def plan(self, run: RunInfo) -> Selection:
         if self.scores is None:

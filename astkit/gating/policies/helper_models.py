@@ -34,8 +34,27 @@ def train_models(
                     part.train(model, optimizers[k])
 
 
-def by_sample(parts: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    """Per-sample sum and count of values, from pairs of index ``[n]`` and values ``[n]``."""
+def by_sample(parts: list[tuple[Tensor, Tensor]], lr: float) -> Tensor:
+    """Mean of each sample's values, float32 ``[samples]``, from pairs of index and values ``[n]``.
+
+    NaN for samples without values. Raises ``ValueError`` if there are no parts, or if the helper
+    models, trained with ``lr``, gave no finite value.
+    """
+    if not parts:
+        raise ValueError(
+            "the data gave no batch to score after the helper models were trained: pass data that"
+            " can be iterated repeatedly, such as ScoredBatches of a DataLoader"
+        )
     index = torch.cat([each.cpu() for each, _ in parts])
     values = torch.cat([each.detach().cpu().double() for _, each in parts])
-    return index.bincount(values), index.bincount()
+    means = (index.bincount(values) / index.bincount()).float()
+    check_finite(means, lr)
+    return means
+
+
+def check_finite(values: Tensor, lr: float) -> None:
+    """Raise ``ValueError`` if a helper model trained with ``lr`` gave no finite value."""
+    if not bool(values.isfinite().any()):
+        raise ValueError(
+            f"a helper model has diverged: none of its losses or scores is finite, so lower lr={lr}"
+        )

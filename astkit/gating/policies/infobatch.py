@@ -36,7 +36,7 @@ class InfoBatch(LastLoss):
         self.seed = seed
 
     def plan(self, run: RunInfo) -> Selection | None:
-        known = self.recall(run)
+        known = self.recall(run).double()  # a mean of equal float32 numbers may be above them
         if ending(run, self.rounds, self.delta):
             return None
         low = known < known[known.isfinite()].mean()  # if none is known, the mean is NaN

@@ -26,15 +26,15 @@ class LastLoss(Policy):
         Raises ``ValueError`` if the size of the data set has changed.
         """
         if self.losses is None:
-            self.losses = torch.full((run.samples,), self.unseen)
+            self.losses = torch.full((run.samples,), self.unseen, dtype=torch.float32)
         check_samples(self, self.losses, run)
         return self.losses[run.rows]
 
     def observe(self, visit: Visit) -> None:
         assert self.losses is not None
         assert visit.index is not None
-        finite = visit.losses.isfinite()
-        self.losses[visit.index] = torch.where(finite, visit.losses, self.unseen)
+        losses = visit.losses.float()
+        self.losses[visit.index] = torch.where(losses.isfinite(), losses, self.unseen)
 
 
 def check_samples(policy: Policy, memory: Tensor, run: RunInfo) -> None:
@@ -69,7 +69,7 @@ def draw_weighted(weight: Tensor, count: int, random: torch.Generator) -> Tensor
 
 
 def labels_of_run(policy: Policy, run: RunInfo) -> Tensor:
-    """The class labels of all samples, int64 ``[samples]``.
+    """The class labels of all samples, int64 ``[samples]``, numbered without gaps.
 
     Raises ``ValueError`` if the data set has no labels or a negative one.
     """
@@ -79,4 +79,4 @@ def labels_of_run(policy: Policy, run: RunInfo) -> Tensor:
             f"{type(policy).__name__} chooses by class, but the data set holds {found}: give it an"
             " attribute labels with one class number of 0 or more for each sample"
         )
-    return run.labels
+    return run.labels.unique(return_inverse=True)[1]

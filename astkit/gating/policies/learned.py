@@ -50,8 +50,9 @@ class Learned(Policy):
         # of each sample: logarithms of the last three losses, infinite if unknown; epochs of the
         # last two visits; number of visits
         self.past, self.times, self.visits = torch.empty(3, 0), torch.empty(2, 0), torch.empty(0)
-        with rng.isolated("cpu", seed, "learned"):
-            first, last = nn.Linear(FEATURES, HIDDEN), nn.Linear(HIDDEN, 1)
+        with rng.isolated("cpu", self.seed, "learned"):
+            first = nn.Linear(FEATURES, HIDDEN, dtype=torch.float32)
+            last = nn.Linear(HIDDEN, 1, dtype=torch.float32)
         nn.init.zeros_(last.weight)
         nn.init.zeros_(last.bias)
         self.network = nn.Sequential(first, nn.Tanh(), last)
@@ -59,8 +60,9 @@ class Learned(Policy):
 
     def plan(self, run: RunInfo) -> Selection:
         if not self.past.shape[1]:
-            self.past = torch.full((3, run.samples), torch.inf)
-            self.times, self.visits = torch.zeros(2, run.samples), torch.zeros(run.samples)
+            self.past = torch.full((3, run.samples), torch.inf, dtype=torch.float32)
+            self.times = torch.zeros_like(self.past[1:])
+            self.visits = torch.zeros_like(self.past[0])
         check_samples(self, self.past[0], run)
         random = rng.generator(run.seed, "learned", run.epoch, run.round)
         self.fit(run, random)
@@ -97,7 +99,9 @@ class Learned(Policy):
         now = self.times[0] if back else torch.tensor(float(run.epoch))
         age, visits = (now - self.times[back]).log1p(), (self.visits - back).clamp_min(0).log1p()
         known = self.past[back].isfinite()
-        groups = torch.zeros_like(known, dtype=torch.int64) if run.labels is None else run.labels
+        groups = torch.zeros_like(known, dtype=torch.int64)
+        if run.labels is not None:  # of any size
+            groups = run.labels.unique(return_inverse=True)[1]
         total, count = groups.bincount(latest), groups.bincount(known.float())
         mean = (total / count.clamp_min(1)).float()[groups]
         return torch.stack([latest, before, age, visits, mean], 1)
@@ -119,4 +123,5 @@ class Learned(Policy):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
         self.network.load_state_dict(state["fitted"]["network"])
-        self._optimizer.load_state_dict(state["fitted"]["optimizer"])
+        # a torch optimizer keeps the tensors that it is given
+        self._optimizer.load_state_dict(copy.deepcopy(state["fitted"]["optimizer"]))

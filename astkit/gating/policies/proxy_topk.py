@@ -11,6 +11,7 @@ from torch import nn
 
 from astkit import rng
 from astkit.gating.controllers import check_count, check_number
+from astkit.gating.policies.helper_models import check_finite
 from astkit.gating.policy import Policy, PolicyCard, Scored, Selection
 
 
@@ -59,8 +60,10 @@ class ProxyTopK(Policy):
     def choose(self, batch: Scored) -> Selection:
         model, optimizer = self._helper(batch)
         number, self.batches = self.batches, self.batches + 1
-        best = batch.losses_of(model).topk(max(1, round(self.rate * batch.rows))).indices
+        losses = batch.losses_of(model)
+        best = losses.topk(max(1, round(self.rate * batch.rows))).indices
         if number % self.every == 0:
+            check_finite(losses, self.lr)
             with rng.isolated(batch.device, self.seed, "proxy_topk", number):
                 batch.take(best).train(model, optimizer)
         return batch.select(best, normaliser=batch.rows)
@@ -84,4 +87,6 @@ class ProxyTopK(Policy):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
-        self._model, self._optimizer, self._saved = None, None, state["helper"]
+        self._model, self._optimizer = None, None
+        # a torch optimizer keeps the tensors that it is given
+        self._saved = copy.deepcopy(state["helper"])

@@ -19,7 +19,7 @@ class RCAP(LastLoss):
 
     In a class of n samples, a sample's importance is the softmax of ``loss / beta`` over the class;
     the latest losses are used, clipped at ln(classes), which is also the value of samples without a
-    loss. The class quota is ``rate * N * v / sum(v)``, rounded up and at most n, where ``v =
+    loss. The class quota is ``rate * N * v / sum(v)``, rounded up, 1 to n, where ``v =
     sqrt(n / N * s)`` and s is the total importance of its samples selected in the last epoch;
     samples are drawn without replacement in proportion to their importance. The published code
     (datacull) has no default for ``beta``; unlike there, the samples of exhausted classes are
@@ -68,7 +68,7 @@ class RCAP(LastLoss):
 
 
 def class_sizes(counts: list[int], mass: list[float], total: float) -> list[int]:
-    """Number of samples per class, proportional to ``sqrt(count * mass)``, at most ``count``."""
+    """Number of samples per class, proportional to ``sqrt(count * mass)``, 1 to ``count``."""
     sizes, left = [0] * len(counts), set(range(len(counts)))
     share = [math.sqrt(count / sum(counts) * m) for count, m in zip(counts, mass, strict=True)]
     while left:
@@ -76,7 +76,7 @@ def class_sizes(counts: list[int], mass: list[float], total: float) -> list[int]
         want = {c: total * share[c] / whole if whole else total / len(left) for c in left}
         full = {c for c in left if want[c] >= counts[c]}
         for c in full or left:
-            sizes[c] = counts[c] if c in full else math.ceil(want[c])
+            sizes[c] = counts[c] if c in full else max(1, math.ceil(want[c]))
         if not full:
             break
         total, left = max(0.0, total - sum(counts[c] for c in full)), left - full

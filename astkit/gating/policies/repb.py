@@ -58,4 +58,5 @@ class RePB(Policy):
     def observe(self, visit: Visit) -> None:
         assert self.low is not None
         assert visit.index is not None
-        self.low[visit.index] = visit.losses < visit.losses.mean()
+        losses = visit.losses.double()  # a mean of equal float32 numbers may be above them
+        self.low[visit.index] = losses < losses.mean()

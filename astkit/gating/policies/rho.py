@@ -59,8 +59,7 @@ class Rho(Policy):
                     part = batch.take(half(batch, 1 - k))
                     if part.rows:
                         parts.append((part.index, part.losses_of(model)))
-        total, visits = by_sample(parts)
-        self.held = (total / visits).float()
+        self.held = by_sample(parts, self.lr)
 
     def choose(self, batch: Scored) -> Selection:
         if self.held is None:

@@ -15,8 +15,9 @@ class SelectiveBackprop(Policy):
 
     The row of rank j (0 for the lowest of B losses) is drawn with weight
     ``((j + 0.5) / B)**(1 / rate - 1)``. Between ``start`` and ``end``, every ``interrupt``-th batch
-    of an epoch is trained on in full without scoring, as are all batches outside that interval.
-    The defaults are those of Composer's SelectiveBackprop.
+    of an epoch is trained on in full without scoring, as are all batches outside that interval. In
+    a custom loop without ``policy.sampler``, it is every ``interrupt``-th batch of the run. The
+    defaults are those of Composer's SelectiveBackprop.
 
     Args:
         start, end: fractions of training between which rows are selected.
@@ -68,7 +69,7 @@ class SelectiveBackprop(Policy):
         order = batch.losses.cpu().argsort(stable=True)
         percentile = (torch.arange(batch.rows, dtype=torch.float64) + 0.5) / batch.rows
         random = rng.generator(self.seed, "selective_backprop", self.draws)
-        count = max(1, int(self.rate * batch.rows))
+        count = max(1, int(self.rate * batch.rows + 1e-9))
         drawn = draw_weighted(percentile ** (1 / self.rate - 1), count, random)
         return batch.select(order[drawn])
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from astkit import rng
-from astkit.gating.controllers import PART, SHARE, check_number
+from astkit.gating.controllers import PART, SHARE, check_count, check_number
 from astkit.gating.policies.last_loss import LastLoss, ending
 from astkit.gating.policy import PolicyCard, RunInfo, Selection
 
@@ -44,18 +44,19 @@ class SeTa(LastLoss):
         delta: float = 0.875,
         seed: int = 0,
     ) -> None:
-        if not 1 <= round(groups * window) <= groups:
+        self.groups, self.window = check_count("groups", groups), check_number("window", window)
+        if not round(groups * window):
             raise ValueError(
-                f"window is {window} of {groups} groups, which is {round(groups * window)}: give a"
-                " window above 0 and at most 1 that holds a group, such as groups=5, window=0.9"
+                f"window is {window} of {groups} groups, which is 0: give a window that holds a"
+                " group, such as groups=5, window=0.9"
             )
-        self.r, self.groups, self.window = check_number("r", r, SHARE), groups, window
+        self.r = check_number("r", r, SHARE)
         self.delta, self.seed = check_number("delta", delta, PART), seed
 
     def plan(self, run: RunInfo) -> Selection:
         losses, rows = self.recall(run), len(run.rows)
         order = rng.permutation(rows, run.seed, "seta", run.epoch, run.round)
-        kept = order[: max(1, int((1 - self.r) * rows))]
+        kept = order[: max(1, int((1 - self.r) * rows + 1e-9))]
         if run.epoch and not ending(run, self.rounds, self.delta):
             width = round(self.groups * self.window)
             first = run.epoch % (self.groups - width + 1)

@@ -1,4 +1,4 @@
-"""Cached losses: the probabilities of a draw, with and without the guard."""
+"""Cached losses: the probabilities of a draw."""
 
 from __future__ import annotations
 
@@ -11,17 +11,16 @@ from astkit.gating.policies.cached_loss import CachedLoss
 from tests.gating.policies.recorded import close, drawn_shares, follow, info, losses_of
 
 LOSSES = torch.tensor([0.0, 0.1, 0.9, 2.0, 4.0])
-LABELS = torch.tensor([0, 1, 2, 0, 1])
 PLANS = 1000
 
 
 def shares(policy: CachedLoss) -> torch.Tensor:
     """Share of plans that hold each of five samples, whose losses are known."""
-    policy.plan(info(0, samples=5, labels=LABELS))
+    policy.plan(info(0, samples=5))
     policy.observe(Visit(torch.arange(5), LOSSES))
     found = torch.zeros(5)
     for epoch in range(1, PLANS + 1):
-        rows = policy.plan(info(epoch, samples=5, epochs=2 * PLANS, labels=LABELS)).index
+        rows = policy.plan(info(epoch, samples=5, epochs=2 * PLANS)).index
         assert len(rows) == len(set(rows.tolist())) == 2
         found[rows] += 1
     return found / PLANS
@@ -34,12 +33,6 @@ def test_rows_are_drawn_by_the_root_of_their_last_loss() -> None:
     assert not close(found, drawn_shares(LOSSES.tolist()), PLANS)
 
 
-def test_the_guard_draws_less_of_what_is_above_it() -> None:
-    c = 0.8 * math.log(3)  # 0.88
-    p = [math.sqrt(x) if x <= c else math.sqrt(c) * (c / x) ** 2 for x in LOSSES.tolist()]
-    assert close(shares(CachedLoss(rate=0.4, guard=0.8)), drawn_shares(p), PLANS)
-
-
 def test_samples_not_seen_yet_come_first() -> None:
     found = follow(CachedLoss(rate=0.25), losses_of(5))
     seen = [row for rows, _, _ in found[:4] for row in rows]
@@ -47,5 +40,3 @@ def test_samples_not_seen_yet_come_first() -> None:
     assert all(len(rows) == 15 for rows, _, _ in found)
     again, other = CachedLoss(0.25).plan(info(0)), CachedLoss(0.25).plan(info(0, seed=1))
     assert not again.index.equal(other.index)  # which of them is random
-    policy = CachedLoss(0.25, guard=1.0)
-    assert policy.plan(info(0)).index.equal(again.index)  # also with the guard

@@ -29,7 +29,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "gradnorm_is": {"every": 2},
     "rho": {"rate": 0.5, "epochs": 1},
     "el2n_static": {"runs": 1},
-    "cached_loss": {"guard": 0.8},
 }
 NAMES = list(REGISTRIES["policy"])
 PRUNING = ("infobatch", "seta", "repb")
@@ -202,10 +201,11 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     *((name, {"rate": 1.1}, RATE) for name in RATED),
     *((name, {"r": 1}, SHARE) for name in PRUNING),
     *((name, {"delta": 1.1}, PART) for name in ("infobatch", "seta")),
-    *(("seta", {"groups": 5, "window": window}, "of 5 groups") for window in (0.05, 1.2)),
+    ("seta", {"groups": 5, "window": 0.05}, "of 5 groups, which is 0: give a window that holds"),
+    *(("seta", {"window": window}, RATE) for window in (0, 1.2, math.nan)),
+    *(("seta", {"groups": groups}, "a whole number of 1") for groups in (5.5, "5", math.inf)),
     ("kakurenbo", {"hidden": 1}, SHARE),
     ("kakurenbo", {"confidence": math.nan}, PART),
-    ("cached_loss", {"guard": 0}, "a number above 0"),
     ("rcap", {"beta": 0}, "a number above 0"),
     ("bls", {"alpha": 1}, SHARE),
     ("selective_backprop", {"start": -1}, PART),
@@ -221,12 +221,60 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
 def test_impossible_arguments_are_refused() -> None:
     for name, options, words in REFUSED:
         *_, (argument, value) = options.items()
-        with pytest.raises(ValueError, match=f"^{argument} is {value}.* {words}"):
+        with pytest.raises(ValueError, match=f"^{argument} is {value!r}.* {words}"):
             as_policy({"name": name, **options})
 
 
+REMEMBERING = ("infobatch", "bls", "kakurenbo", "seta", "cached_loss", "rcap", "auto", "learned")
+
+
+@pytest.mark.parametrize("name", REMEMBERING)
+@pytest.mark.parametrize("default", [torch.float32, torch.float64])
+def test_losses_of_any_type_are_kept_in_float32(name: str, default: torch.dtype) -> None:
+    torch.set_default_dtype(default)
+    try:
+        policy = policy_of(name)
+        for epoch, dtype in enumerate((torch.float64, torch.bfloat16, torch.float32)):
+            policy.plan(RunInfo(9, torch.arange(9), epoch, 0, epoch / 9, torch.arange(9) % 2))
+            shares = torch.linspace(0.1, 0.9, 9)
+            visit = Visit(torch.arange(9), torch.ones(9, dtype=dtype), shares > 0, shares, shares)
+            policy.observe(visit)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    kept = [each for each in policy.state_dict().values() if isinstance(each, Tensor)]
+    assert {each.dtype for each in kept} <= {torch.float32, torch.bool}
+
+
+@pytest.mark.parametrize("name", ["learned", "class_balanced", "rcap"])
+def test_labels_may_be_any_numbers(name: str) -> None:
+    found = []
+    for labels in (torch.arange(12) % 3, torch.tensor([7, 9, 10**10]).repeat(4)):
+        policy, rows = policy_of(name), []
+        for epoch in range(4):
+            plan = policy.plan(RunInfo(12, torch.arange(12), epoch, 0, epoch / 4, labels))
+            assert plan is not None
+            rows.append(plan.index.tolist())
+            policy.observe(Visit(plan.index, 1 / (1 + plan.index)))
+        found.append(rows)
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("name", ["rho", "el2n_static"])
+def test_helper_models_that_diverge_or_see_the_data_once_are_refused(name: str) -> None:
+    def broken() -> nn.Module:
+        model = model_of()
+        model[0].weight.data.fill_(math.nan)
+        return model
+
+    loader = DataLoader(indexed(DATA), SIZE)
+    with pytest.raises(ValueError, match=r"helper model has diverged: .*so lower lr=0\.001"):
+        policy_of(name).prepare(broken, ScoredBatches(loader))
+    with pytest.raises(ValueError, match=r"no batch to score .* can be iterated repeatedly"):
+        policy_of(name).prepare(model_of, ScoredBatches(iter(loader)))
+
+
 def test_data_without_labels_are_refused_by_those_that_choose_by_class() -> None:
-    for name in ("class_balanced", "rcap", "cached_loss"):
+    for name in ("class_balanced", "rcap"):
         for labels, words in ((None, "no class labels"), (-torch.ones(9).long(), "the label -1")):
             policy = policy_of(name)
             with pytest.raises(ValueError, match=f"{type(policy).__name__} chooses by .* {words}"):

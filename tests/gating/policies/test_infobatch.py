@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from astkit import rng
+from astkit.gating import Visit
 from astkit.gating.policies.infobatch import InfoBatch
 from tests.gating.policies.recorded import EPOCHS, N, follow, info, losses_of, planned
 
@@ -29,6 +30,13 @@ def test_it_equals_the_published_rule() -> None:
         assert found[epoch][2] == N
         last |= {i: losses[epoch][i] for i in rows}
     assert len(found[1][0]) < N
+
+
+def test_equal_losses_are_not_below_their_mean() -> None:
+    policy = InfoBatch()
+    for epoch in range(2):  # the float32 mean of these is above 0.1
+        assert len(policy.plan(info(epoch, samples=50_000))) == 50_000
+        policy.observe(Visit(torch.arange(50_000), torch.full((50_000,), 0.1)))
 
 
 def test_a_sample_without_a_finite_loss_stays() -> None:

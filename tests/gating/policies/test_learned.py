@@ -76,6 +76,23 @@ def test_it_learns_how_losses_change() -> None:
     assert error < 0.3 * latest
 
 
+def test_policies_of_one_state_learn_apart() -> None:
+    def run(policy: Learned, epochs: range) -> list[list[int]]:
+        found = []
+        for epoch in epochs:
+            found.append(policy.plan(info(epoch, epochs=20)).index.tolist())
+            policy.observe(Visit(torch.tensor(found[-1]), losses_at(epoch)[found[-1]]))
+        return found
+
+    first, others = Learned(), [Learned(), Learned()]
+    run(first, range(8))
+    state = first.state_dict()
+    expected = run(first, range(8, 12))
+    for other in (*others, first):  # the last one is set back
+        other.load_state_dict(state)
+    assert [run(other, range(8, 12)) for other in (*others, first)] == [expected] * 3
+
+
 def test_it_counts_its_own_flops() -> None:
     policy = Learned(rate=1.0)
     weights = FEATURES * HIDDEN + HIDDEN

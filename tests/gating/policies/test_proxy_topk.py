@@ -39,6 +39,25 @@ def test_it_equals_the_published_rule() -> None:
     assert proxy.weight.equal(linear(1).weight)  # the one that was given stays as it is
 
 
+def test_a_proxy_that_diverges_is_refused() -> None:
+    proxy, (batch,) = linear(), batches(1)
+    proxy.weight.data.fill_(torch.nan)
+    with pytest.raises(ValueError, match=r"helper model has diverged: .*so lower lr=0\.001"):
+        ProxyTopK(proxy=proxy)(linear(), *batch)
+
+
+def test_policies_of_one_state_train_apart() -> None:
+    model, (first, *others) = linear(2), [ProxyTopK(every=1, lr=0.1) for _ in range(3)]
+    for x, y in batches(3):
+        first(model, x, y)
+    state = first.state_dict()
+    expected = [first(model, x, y).index.tolist() for x, y in batches()]
+    for other in others:
+        other.load_state_dict(state)
+    for other in others:
+        assert [other(model, x, y).index.tolist() for x, y in batches()] == expected
+
+
 def test_by_default_the_proxy_begins_as_the_model_does() -> None:
     model = linear(3)
     policy, given = ProxyTopK(lr=0.1), ProxyTopK(proxy=linear(3), lr=0.1)

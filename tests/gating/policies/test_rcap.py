@@ -56,6 +56,7 @@ def test_class_sizes() -> None:
     for counts, mass, total in (([50, 7, 3], [0.5, 0.9, 0.9], 40), ([8, 8, 1], [0.1, 1, 1], 9)):
         assert class_sizes(counts, mass, total) == sizes_of(counts, mass, total)
     assert class_sizes([5, 5], [0.0, 0.0], 4) == [2, 2]
+    assert class_sizes([9, 9], [1.0, 0.0], 4) == [4, 1]  # a mass too small for a float64
 
 
 def test_within_a_class_draws_follow_the_softmax() -> None:

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from astkit import rng
+from astkit.gating import Visit
 from astkit.gating.policies.repb import RePB
-from tests.gating.policies.recorded import EPOCHS, N, follow, losses_of
+from tests.gating.policies.recorded import EPOCHS, N, follow, info, losses_of
 
 
 def test_it_equals_the_three_rules() -> None:
@@ -31,6 +32,14 @@ def test_it_equals_the_three_rules() -> None:
             following |= {i for i in batch if losses[epoch][i] >= mean or draws[i] >= r}
         chosen = following
     assert len(found[5][0]) < 0.8 * N
+
+
+def test_equal_losses_are_not_below_their_mean() -> None:
+    policy = RePB()
+    policy.plan(info(0, samples=32))
+    policy.observe(Visit(torch.arange(32), torch.full((32,), 0.1)))  # its float32 mean is above
+    assert policy.low is not None
+    assert not policy.low.any()
 
 
 def test_a_memory_of_other_samples_is_refused() -> None:

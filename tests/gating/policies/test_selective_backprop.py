@@ -31,6 +31,11 @@ def test_rows_are_drawn_by_the_power_of_their_percentile() -> None:
     assert close(found[ranks] / plans, drawn_shares(weights), plans)
 
 
+def test_a_share_that_is_a_whole_number_of_rows_is_not_rounded_down() -> None:
+    policy = SelectiveBackprop(0.29, start=0, end=1, interrupt=0)
+    assert len(policy.choose(batch_of(100))) == 29  # 0.29 * 100 is 28.999999999999996
+
+
 def test_it_selects_between_start_and_end_but_for_every_interrupted_batch() -> None:
     policy, on = SelectiveBackprop(0.5, start=0.3, end=0.7, interrupt=3), {}
     for epoch in range(2):

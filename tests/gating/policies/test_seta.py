@@ -9,7 +9,7 @@ import torch
 
 from astkit import rng
 from astkit.gating.policies.seta import SeTa, loss_groups
-from tests.gating.policies.recorded import EPOCHS, N, follow, losses_of
+from tests.gating.policies.recorded import EPOCHS, N, follow, info, losses_of
 
 
 def groups_of(values: list[float], groups: int) -> list[int]:
@@ -35,6 +35,10 @@ def test_the_groups_are_those_of_k_means(groups: int) -> None:
     for values in (losses_of(1)[0], torch.ones(N), torch.tensor([1.0, 1, 1, 1, 1, 9])):
         found = loss_groups(values, groups).tolist()
         assert found == groups_of(values.double().tolist(), groups)
+
+
+def test_a_share_that_is_a_whole_number_of_samples_is_not_rounded_down() -> None:
+    assert len(SeTa(r=0.9).plan(info(0, samples=100))) == 10
 
 
 def test_it_equals_the_published_rule() -> None:
