@@ -13,13 +13,12 @@ Where no argument says otherwise, rules decide how rows are loaded:
 from __future__ import annotations
 
 import copy
-import random
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Literal, Protocol, Self, runtime_checkable
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -29,14 +28,13 @@ from torch.utils.data import (
     IterableDataset,
     TensorDataset,
     default_collate,
-    get_worker_info,
 )
 
 from astkit import distributed
 from astkit.datasets.batch import Batch, as_batch
 from astkit.datasets.images import Images
 from astkit.datasets.mapped import MappedImages
-from astkit.rng import derive, permutation, uniform
+from astkit.rng import derive, permutation, restored, uniform
 from astkit.system import allowed_cpus, text_of
 
 RESIDENT_BYTES = 2 * 2**30
@@ -73,7 +71,9 @@ class Loader:
     """Batches of ``data`` whose order and augmentation depend only on (seed, epoch, row).
 
     A row that occurs several times in an epoch is augmented differently each time. Batches are
-    bitwise identical with resident data, with streaming and with workers.
+    bitwise identical with resident data, with streaming and with workers. What ``data`` and
+    ``collate_fn`` draw from the default generators of Python, NumPy and torch depends only on
+    (seed, epoch, batch), and leaves the generators as they were.
 
     Args:
         data: ``Images``, or a map-style torch dataset with items of any structure, see
@@ -190,11 +190,6 @@ class Loader:
         return permutation(n, self.seed, "order", epoch) if self.shuffle else torch.arange(n)
 
     @property
-    def keyed(self) -> bool:
-        """Whether loading a batch leaves this process's default random generators unchanged."""
-        return isinstance(self.data, Images) or self.num_workers > 0
-
-    @property
     def num_samples(self) -> int:
         """Rows in the dataset."""
         return len(self.data)
@@ -269,7 +264,7 @@ class Loader:
         loader: Any = self._dataloader() if self._idle is None else self._idle
         self._idle = None
         loader.batch_sampler[:] = [
-            (derive(self.seed, "rows", epoch, batch, int(visits.sum())), (visits % ROWS).tolist())
+            ((self.seed, "rows", epoch, batch, int(visits.sum())), (visits % ROWS).tolist())
             for batch, visits in enumerate((chunk.cpu() for chunk in chunks), start)
         ]
         # an iterator draws its workers' base seed from here instead of the global generator
@@ -284,18 +279,20 @@ class Loader:
 
     def _dataloader(self) -> DataLoader[Any]:
         """A loader whose ``batch_sampler`` is a list of requests, and whose workers live on."""
-        images = isinstance(self.data, Images)  # which gather the rows of a batch at once
         cuda = self.device.type == "cuda"
         # rows that this process reads may be on the GPU already
-        on_cpu = self.data.images.is_cpu if images else self.num_workers > 0
+        on_cpu = self.num_workers > 0
+        if isinstance(self.data, Images):
+            on_cpu = self.data.images.is_cpu
         workers: dict[str, Any] = {}
         if self.num_workers:
             workers = {"num_workers": self.num_workers, "persistent_workers": True}
             workers |= {"prefetch_factor": 4 if cuda else 2, "timeout": TIMEOUT_S}
         return DataLoader(
-            _Seeded(self.data),
+            # a worker draws on the CPU
+            _Seeded(self.data, self.collate_fn, "cpu" if self.num_workers else self.device),
             batch_sampler=[],
-            collate_fn=_as_read if images else self.collate_fn or default_collate,
+            collate_fn=_as_read,
             generator=torch.Generator(),
             pin_memory=cuda and on_cpu,
             **workers,
@@ -329,18 +326,25 @@ def free_memory() -> int:
 
 
 class _Seeded(Dataset[Any]):
-    """Rows of ``data``; a worker seeds its default generators for each batch."""
+    """Collated batches of ``data``, each with default generators seeded from its key."""
 
-    def __init__(self, data: Any) -> None:
-        self.data = data
+    def __init__(
+        self,
+        data: Any,
+        collate_fn: Callable[[list[Any]], Any] | None,
+        device: torch.device | str,
+    ) -> None:
+        self.data, self.device = data, device
+        self.collate_fn = collate_fn or default_collate
+        # which draws nothing, so that the time for seeding is saved
+        self.plain = type(data) is TensorDataset and collate_fn is None
 
-    def __getitems__(self, request: tuple[int, list[int]]) -> Any:
-        seed, rows = request
-        if get_worker_info() is not None:
-            random.seed(seed)
-            np.random.seed(seed % 2**32)
-            torch.manual_seed(seed)
-        return self.data[rows] if isinstance(self.data, Images) else fetch_rows(self.data, rows)
+    def __getitems__(self, request: tuple[tuple[int | str, ...], list[int]]) -> Any:
+        key, rows = request
+        if isinstance(self.data, Images):  # which gather the rows of a batch at once
+            return self.data[rows]
+        with nullcontext() if self.plain else restored(self.device, *key):
+            return self.collate_fn(fetch_rows(self.data, rows))
 
 
 def fetch_rows(data: Any, rows: list[int]) -> list[Any]:

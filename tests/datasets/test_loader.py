@@ -126,7 +126,8 @@ def test_global_generators_stay_where_they_are():
     before = (torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate())
     for data, resident in ((DATA, True), (DATA, False), (Rows(), "auto")):
         passes(Loader(data, 4, augment=BOTH, resident=resident))
-    passes(Loader(Noisy(), 4, num_workers=1))
+    for workers in (0, 1):
+        passes(Loader(Noisy(), 4, num_workers=workers))
     assert torch.equal(before[0], torch.get_rng_state())
     assert before[1] == np.random.get_state()[1].tolist()
     assert before[2] == random.getstate()
@@ -203,11 +204,19 @@ def test_workers_change_nothing_and_live_on():
     assert_same(passes(loader, 5), passes(Loader(DATA, 4, **options), 5))
 
 
-def test_random_transforms_in_workers_depend_on_the_batch_alone():
-    loader = Loader(Noisy(), 3, num_workers=2)
+def noisy_too(items):
+    x, y = torch.utils.data.default_collate(items)
+    return x + torch.tensor([random.random(), np.random.rand(), float(torch.rand(()))]), y
+
+
+@pytest.mark.parametrize("collate_fn", [None, noisy_too])
+def test_random_transforms_depend_on_the_batch_alone(collate_fn):
+    loader = Loader(Noisy(), 3, num_workers=2, collate_fn=collate_fn)
     whole = passes(loader, 1)
     assert_same(whole[4:], passes(loader, 1, start=4))  # a resumed run
-    assert_same(whole, passes(Loader(Noisy(), 3, num_workers=1), 1))
+    alone = Loader(Noisy(), 3, collate_fn=collate_fn)
+    assert_same(whole, passes(alone, 1))
+    assert_same(whole[4:], passes(alone, 1, start=4))
     assert len(torch.cat([x for _, x, _ in whole]).unique()) == 3 * N
     order = torch.arange(3).repeat(2)
     for each in (loader, Loader(Noisy(), 3)):
