@@ -64,7 +64,7 @@ class Samples:
         name: str = "this run",
     ) -> None:
         self.trained, self.losses, self.name = trained, losses, name
-        whole, rows = inside(data)
+        whole, rows, _ = inside(data)
         self.data = whole if rows is None else Subset(whole, rows.tolist())
         self.labels = class_labels(self.data)
         some = predicted is not None and bool((predicted >= 0).any())  # none without classes

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.data import IterableDataset, TensorDataset, default_collate
 
 from astkit import rng
-from astkit.datasets.facts import NAMES, class_labels, inside, rows_known
+from astkit.datasets.facts import NAMES, class_labels, inside
 from astkit.datasets.images import Images
 from astkit.datasets.loader import fetch_rows
 
@@ -62,7 +62,7 @@ class Rows:
         features: FeaturesOf | None = None,
         by_row: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
-        self._data, self._numbers = inside(data)
+        self._data, self._numbers, known = inside(data)
         sized = hasattr(self._data, "__len__") and hasattr(self._data, "__getitem__")
         if isinstance(self._data, IterableDataset) or not sized or not len(self):
             raise ValueError(
@@ -74,7 +74,7 @@ class Rows:
             Images.__getitem__,
             TensorDataset.__getitem__,
         )
-        if not rows_known(data):
+        if not known:
             raise ValueError(
                 "the data are a DataLoader with a sampler of its own, so that its rows are not"
                 " known: pass a data set, such as a Subset"
