@@ -1,6 +1,6 @@
 """Batches for training: rows selected before loading; augmented and normalised on the device.
 
-Where no argument says otherwise, rules decide how rows are loaded:
+Where an argument is "auto", rules decide how rows are loaded:
 
 - ``resident``: images that are on the device already, or take at most `RESIDENT_BYTES` on a GPU,
   stay there, since then no batch is copied;
@@ -19,6 +19,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Literal, Protocol, Self, runtime_checkable
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -84,7 +85,7 @@ class Loader:
         num_workers: worker processes if the data are not resident.
         normalize: ``(mean, std)``, numbers or ``[C]``, units 0..1. A uint8 tensor ``x`` of images
             ``[rows, C, H, W]`` becomes float32 ``(x / 255 - mean) / std``, or ``x / 255`` with
-            None; any other ``x`` is unchanged.
+            None; of another type it is unchanged.
         drop_last: leave out the last batch of a pass if it is not full.
         collate_fn: forms a batch from items; torch's default_collate by default.
 
@@ -133,8 +134,8 @@ class Loader:
 
         Raises ``ValueError`` if it is not positive, or if ``drop_last`` would leave no batch.
         """
-        if batch_size < 1:
-            raise ValueError(f"batch_size is {batch_size}; pass 1 or more.")
+        if not isinstance(batch_size, int | np.integer) or batch_size < 1:
+            raise ValueError(f"batch_size is {batch_size!r}; pass a whole number, 1 or more.")
         if self.drop_last and self.num_samples < batch_size:
             raise ValueError(
                 f"drop_last leaves no batch: batch_size is {batch_size}, and the data have "
@@ -155,13 +156,30 @@ class Loader:
         self._stored = None
         if resident:
             self._stored = (self.data.images.to(self.device), self.data.labels.to(self.device))
-        mean, std = (
-            torch.as_tensor(part, dtype=torch.float64).cpu().view(-1, 1, 1)
-            for part in self._normalize or (0.0, 1.0)
-        )
+        mean, std = self._statistics()
         self._scale = (1 / (255 * std)).float().to(self.device)
         self._bias = None if self._normalize is None else (-mean / std).float().to(self.device)
         return self
+
+    def _statistics(self) -> tuple[Tensor, Tensor]:
+        """Mean and deviation of ``normalize``: float64 ``[C, 1, 1]`` or ``[1, 1, 1]``."""
+        given = (0.0, 1.0) if self._normalize is None else self._normalize
+        try:
+            mean, std = (
+                torch.as_tensor(part, dtype=torch.float64).cpu().view(-1, 1, 1) for part in given
+            )
+            most = max(len(mean), len(std))
+            known = self.data.shape[0] if isinstance(self.data, Images) else most
+            usable = {len(mean), len(std)} <= {1, known}
+            usable = usable and bool((mean.isfinite() & std.isfinite() & (std > 0)).all())
+        except (TypeError, ValueError, RuntimeError):
+            usable = False
+        if not usable:
+            raise ValueError(
+                f"normalize is {self._normalize!r}; pass (mean, std), each a number or one for each"
+                " channel of the images, finite, and std above 0."
+            )
+        return mean, std
 
     def reseeded(self, seed: int) -> Self:
         """A copy whose order and augmentation are drawn with ``seed``."""
@@ -213,10 +231,16 @@ class Loader:
             occurrence: int64 ``[K]``, how often each row of ``order`` occurred before in the epoch;
                 default: 0. Part of the key of its augmentation.
 
-        Raises, during iteration, the errors of ``collate_fn``, ``ValueError`` for batches without
-        rows, and ``IndexError`` for rows out of range.
+        Raises ``ValueError`` for another ``order``; during iteration, the errors of
+        ``collate_fn``, ``ValueError`` for batches without rows, or that are no images where they
+        are to be augmented or normalised, and ``IndexError`` for rows out of range.
         """
         order = self.order(epoch) if order is None else order
+        if order.dtype != torch.int64 or order.ndim != 1:
+            raise ValueError(
+                f"order is {order.dtype} of shape {list(order.shape)}; pass the numbers of rows,"
+                " int64 [K], such as mask.nonzero()[:, 0]."
+            )
         visits = order if occurrence is None else order + ROWS * occurrence
         if self.drop_last:
             visits = visits[: len(visits) // self.batch_size * self.batch_size]
@@ -243,17 +267,25 @@ class Loader:
             batch = as_batch(item, rows)
             if not self.resident:
                 batch = batch.to(self.device)
-            if isinstance(batch.x, Tensor):
-                x = self._augment.apply(batch.x, drawn) if self._augment.names else batch.x
-                x = self._normalized(x)
-                batch = batch._replace(x=x, y=x if batch.y is batch.x else batch.y)
-            yield batch
+            yield self._prepared(batch, drawn)
 
-    def _normalized(self, x: Tensor) -> Tensor:
-        if x.dtype != torch.uint8 or x.ndim != 4:
-            return x
-        x = x.float().mul_(self._scale)
-        return x if self._bias is None else x.add_(self._bias)
+    def _prepared(self, batch: Batch, drawn: Tensor) -> Batch:
+        """The batch with its images augmented and normalised; other inputs as they are."""
+        x = batch.x
+        if not isinstance(x, Tensor) or x.ndim != 4:
+            if not self._augment.names and self._normalize is None:
+                return batch
+            given = list(x.shape) if isinstance(x, Tensor) else f"a {type(x).__name__}"
+            raise ValueError(
+                "augment and normalize need images, a tensor [rows, C, H, W], and the data give"
+                f" {given}; leave both out, and change rows in the dataset itself."
+            )
+        if self._augment.names:
+            x = self._augment.apply(x, drawn)
+        if x.dtype == torch.uint8:
+            x = x.float().mul_(self._scale)
+            x = x if self._bias is None else x.add_(self._bias)
+        return batch._replace(x=x, y=x if batch.y is batch.x else batch.y)
 
     def _load(self, chunks: Sequence[Tensor], epoch: int, start: int) -> Iterator[Any]:
         """The collated items of ``chunks``, on the CPU, read in this process or in workers.
