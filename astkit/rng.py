@@ -90,11 +90,17 @@ def isolated(device: torch.device | str, *key: int | str) -> Iterator[None]:
 
 
 @contextmanager
-def restored() -> Iterator[None]:
-    """Restore the default generators of Python, NumPy and torch (on the CPU) after a context."""
+def restored(device: torch.device | str = "cpu", *key: int | str) -> Iterator[None]:
+    """As `isolated`, for the default generators of Python, NumPy and torch.
+
+    For code of others, such as random transforms; takes about 80 us, `isolated` 5 us.
+    """
     python, numpy = random.getstate(), np.random.get_state()
     try:
-        with isolated("cpu"):
+        with isolated(device, *key):
+            if key:
+                random.seed(derive(*key))
+                np.random.seed(derive(*key) % 2**32)
             yield
     finally:
         random.setstate(python)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import Subset
+from torch.utils.data import DataLoader, Subset
 
 from astkit import rng
 from astkit.datasets.facts import class_labels, inside
@@ -64,7 +64,8 @@ class Samples:
         name: str = "this run",
     ) -> None:
         self.trained, self.losses, self.name = trained, losses, name
-        whole, rows = inside(data)
+        # the rows of a DataLoader are numbered in its data set, whichever it loads
+        whole, rows, _ = inside(data.dataset if isinstance(data, DataLoader) else data)
         names = getattr(whole, "classes", None)
         self.classes = None if names is None or isinstance(names, Mapping) else list(names)
         self.data = whole if rows is None else Subset(whole, rows.tolist())

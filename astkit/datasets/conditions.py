@@ -45,7 +45,8 @@ class Condition:
     Attributes:
         description: one sentence, with sizes and sources.
         train: ``Images``, or a TensorDataset of inputs and targets.
-        validation: the target, right rows of the kind of ``test``; ``None`` if none were asked for.
+        validation: the target, right rows of the kind of ``test``; with a target of 0 ``None``, or
+            without rows where the data are made.
         test: as ``validation``.
         outputs: values that a model predicts for each row, or for each character.
         rows: int64 ``[N]``, the row of the original; copies of one row share it. `None` if made.
@@ -143,17 +144,28 @@ def condition(
     ``FileNotFoundError`` for missing files.
     """
     make: Callable[..., Any] = resolve("condition", name)
-    of_images = next(iter(inspect.signature(make).parameters)) == "train"
+    names = list(inspect.signature(make).parameters)
+    of_images = names[0] == "train"
+    own = names[3:] if of_images else names[2:]
+    for option in options:
+        if option not in own:
+            raise ValueError(
+                f"condition {name!r} has no option {option!r}: choose of {', '.join(own) or 'none'}"
+            )
     if of_images != (train is not None):
         remedy = "pass train= and test=" if of_images else "leave train and test out"
         raise ValueError(
             f"condition {name!r} is {'' if of_images else 'not '}made of images: {remedy}"
         )
+    if target < 0:
+        raise ValueError(f"target is {target}: give a number of rows, 0 or more")
     if train is None:
         made: Condition = make(seed, target, **options)
         return made
     classes = CLASSES if name in OPEN else train.num_classes
     rows = (train.labels < classes).nonzero().squeeze(1)
+    if target >= len(rows):
+        raise ValueError(f"target is {target} of {len(rows)} usable rows: give less")
     validation = None
     if target:
         held, rest = stratified(train.labels[rows], target / len(rows), seed, "target")
@@ -286,6 +298,8 @@ def human_labels(
     environment variable `HUMAN_LABELS`. Source: Wei et al., "Learning with Noisy Labels Revisited",
     ICLR 2022; licence CC BY-NC 4.0, so it is no part of astkit.
     """
+    if kind not in KINDS:
+        raise ValueError(f"kind is {kind!r}: choose of {', '.join(KINDS)}")
     path = path or os.environ.get(HUMAN_LABELS)
     if path is None or not Path(path).exists():
         raise FileNotFoundError(
@@ -309,6 +323,8 @@ def mislabelled(labels: Tensor, share: float, seed: int) -> Tensor:
         raise ValueError(f"share is {share}: give a number from 0 to 1")
     classes, place = labels.unique(return_inverse=True)
     rows = rng.permutation(len(labels), seed, "wrong labels")[: round(share * len(labels))]
+    if len(rows) and len(classes) < 2:
+        raise ValueError("labels are of one class, so that none can be wrong: give two classes")
     drawn = rng.generator(seed, "wrong labels", "by")
     shift = torch.randint(1, len(classes), (len(rows),), generator=drawn)
     changed = labels.clone()

@@ -45,7 +45,7 @@ def class_labels(data: Any) -> Tensor | None:
     They are compared with the targets of a few rows: ``None`` if these are other numbers, as with a
     ``target_transform`` of torchvision.
     """
-    data, rows = inside(data)
+    data, rows, _ = inside(data)
     if rows is not None:
         whole = class_labels(data)
         return None if whole is None else whole[rows]
@@ -67,7 +67,7 @@ def distinct_rows(data: Any) -> int | None:
     The tensor is the attribute ``images``, or the first of a TensorDataset. Rows are compared by a
     64-bit hash.
     """
-    data, rows = inside(data)
+    data, rows, _ = inside(data)
     inputs = next(iter(getattr(data, "tensors", ())), getattr(data, "images", None))
     if not isinstance(inputs, Tensor) or inputs.nbytes > LARGEST:
         return None
@@ -94,23 +94,15 @@ def shared_rows(train: Any, validation: Any, test: Any) -> dict[tuple[str, str],
 
 def _hashed(data: Any) -> np.ndarray[Any, Any]:
     """Hashes of the inputs of all rows, uint64; none if it is not known which rows are loaded."""
-    loader = data.loader if isinstance(data, ForeignLoader) else data
-    known = rows_known(loader) and not isinstance(loader, list)
-    data, rows = inside(loader)
-    if not known or isinstance(data, IterableDataset) or not hasattr(data, "__getitem__"):
+    known = not isinstance(data.loader if isinstance(data, ForeignLoader) else data, list)
+    data, rows, told = inside(data)
+    known = known and told and hasattr(data, "__getitem__")
+    if not known or isinstance(data, IterableDataset):
         return np.empty(0, np.uint64)
     numbers = range(len(data)) if rows is None else rows.tolist()
     with restored():
         hashes = [_input_hash(data[row]) for row in numbers]
     return np.array([] if None in hashes else hashes, np.uint64)
-
-
-def rows_known(data: Any) -> bool:
-    """Whether `inside` tells which rows a loader loads; so it is for data sets."""
-    loader = data.loader if isinstance(data, ForeignLoader) else data
-    return not isinstance(loader, DataLoader) or isinstance(
-        sampler_of(loader), RandomSampler | SequentialSampler | SubsetRandomSampler
-    )
 
 
 def _input_hash(item: Any) -> int | None:
@@ -128,23 +120,32 @@ def _input_hash(item: Any) -> int | None:
         value = leaf
         if isinstance(leaf, Tensor):
             real = torch.view_as_real(leaf) if leaf.is_complex() else leaf
-            value = real.detach().cpu().double().numpy()
+            # float64 does not tell large integers apart
+            wide = torch.float64 if real.is_floating_point() else torch.int64
+            value = real.detach().cpu().to(wide).numpy()
         elif hasattr(leaf, "__array_interface__"):  # as PIL's images have
             value = np.asarray(leaf)
         elif not isinstance(leaf, str | bytes | int | float | complex | None):
             return None
         digest.update(value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode())
+        digest.update(f"|{np.shape(value)}|".encode())  # else the next leaf could go on with it
     return int.from_bytes(digest.digest(), "big")
 
 
-def inside(data: Any) -> tuple[Any, Tensor | None]:
-    """The data set within loaders and subsets, and its rows in them; ``None`` for all in order."""
-    rows = None
+def inside(data: Any) -> tuple[Any, Tensor | None, bool]:
+    """The data set within loaders and subsets, its rows in them, and whether these are known.
+
+    The rows are ``None`` for all in order, or if a sampler does not tell which it draws.
+    """
+    rows, known = None, True
     while True:
         if isinstance(data, DataLoader):
-            if isinstance(data.sampler, SubsetRandomSampler):
-                rows = torch.as_tensor(data.sampler.indices, dtype=torch.int64)
-            data = data.dataset
+            sampler, data = sampler_of(data), data.dataset
+            if isinstance(sampler, SubsetRandomSampler):
+                rows = torch.as_tensor(sampler.indices, dtype=torch.int64)
+            else:  # may count the rows of data of its own
+                whole = isinstance(sampler, RandomSampler | SequentialSampler)
+                known = whole and len(sampler) == len(data)
         elif isinstance(data, Loader):
             data = data.data
         elif isinstance(data, ForeignLoader):
@@ -155,15 +156,18 @@ def inside(data: Any) -> tuple[Any, Tensor | None]:
             own = torch.as_tensor(data.indices, dtype=torch.int64)
             data, rows = data.dataset, own if rows is None else own[rows]
         else:
-            return data, rows
+            return data, rows, known
 
 
 def _stored_labels(data: Any) -> Tensor | None:
     """Labels in an attribute or column of ``data``, int64 ``[rows]``."""
     columns = [_column(data, name) for name in NAMES]
     if isinstance(data, TensorDataset) and len(data.tensors) > 1 and len(data):
-        last = data.tensors[-1]  # other integers, such as counts, may be far larger
-        columns += [last] if 0 <= last.min() <= last.max() < len(last) else []
+        last = data.tensors[-1]
+        if last.ndim == 1 and not last.is_floating_point() and not last.is_complex():
+            last = last.long()  # a length may be too large for its type
+            # other integers, such as counts, may be far larger
+            columns += [last] if int(last.min()) >= 0 and int(last.max()) < len(last) else []
     for column in columns:
         if not hasattr(column, "__len__") or not hasattr(data, "__len__"):
             continue

@@ -79,10 +79,14 @@ class Images:
         Raises ``IndexError`` for a row out of range, ``ValueError`` for an empty selection.
         """
         rows = torch.as_tensor(index, device=self.labels.device)
+        rows = rows if len(rows) else rows.long()  # of an empty list
         return Images(self.images[rows], self.labels[rows], self.classes, self.name)
 
     def channel_stats(self) -> tuple[Tensor, Tensor]:
-        """Mean and population standard deviation of each channel: float32 ``[C]``, units 0..1."""
+        """Mean and population standard deviation of each channel: float32 ``[C]``, units 0..1.
+
+        The deviation is at least a grey level, 1 / 255, since a channel may be constant.
+        """
         # histograms give exact sums without a float copy; in chunks, since memory-mapped images
         # need not fit into memory
         counts = torch.zeros(self.images.shape[1], 256, dtype=torch.int64)
@@ -92,7 +96,7 @@ class Images:
         share = counts.double() / counts.sum(1, keepdim=True)
         levels = torch.arange(256, dtype=torch.float64)
         mean = (share * levels).sum(1, keepdim=True)
-        std = (share * (levels - mean) ** 2).sum(1).sqrt()
+        std = (share * (levels - mean) ** 2).sum(1).sqrt().clamp_min(1)
         return (mean[:, 0] / 255).float(), (std / 255).float()
 
 

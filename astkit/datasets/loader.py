@@ -1,6 +1,6 @@
 """Batches for training: rows selected before loading; augmented and normalised on the device.
 
-Where no argument says otherwise, rules decide how rows are loaded:
+Where an argument is "auto", rules decide how rows are loaded:
 
 - ``resident``: images that are on the device already, or take at most `RESIDENT_BYTES` on a GPU,
   stay there, since then no batch is copied;
@@ -13,9 +13,9 @@ Where no argument says otherwise, rules decide how rows are loaded:
 from __future__ import annotations
 
 import copy
-import random
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Literal, Protocol, Self, runtime_checkable
 
@@ -29,14 +29,13 @@ from torch.utils.data import (
     IterableDataset,
     TensorDataset,
     default_collate,
-    get_worker_info,
 )
 
 from astkit import distributed
 from astkit.datasets.batch import Batch, as_batch
 from astkit.datasets.images import Images
 from astkit.datasets.mapped import MappedImages
-from astkit.rng import derive, permutation, uniform
+from astkit.rng import derive, permutation, restored, uniform
 from astkit.system import allowed_cpus, text_of
 
 RESIDENT_BYTES = 2 * 2**30
@@ -73,7 +72,9 @@ class Loader:
     """Batches of ``data`` whose order and augmentation depend only on (seed, epoch, row).
 
     A row that occurs several times in an epoch is augmented differently each time. Batches are
-    bitwise identical with resident data, with streaming and with workers.
+    bitwise identical with resident data, with streaming and with workers. What ``data`` and
+    ``collate_fn`` draw from the default generators of Python, NumPy and torch depends only on
+    (seed, epoch, batch), and leaves the generators as they were.
 
     Args:
         data: ``Images``, or a map-style torch dataset with items of any structure, see
@@ -84,7 +85,7 @@ class Loader:
         num_workers: worker processes if the data are not resident.
         normalize: ``(mean, std)``, numbers or ``[C]``, units 0..1. A uint8 tensor ``x`` of images
             ``[rows, C, H, W]`` becomes float32 ``(x / 255 - mean) / std``, or ``x / 255`` with
-            None; any other ``x`` is unchanged.
+            None; of another type it is unchanged.
         drop_last: leave out the last batch of a pass if it is not full.
         collate_fn: forms a batch from items; torch's default_collate by default.
 
@@ -133,8 +134,8 @@ class Loader:
 
         Raises ``ValueError`` if it is not positive, or if ``drop_last`` would leave no batch.
         """
-        if batch_size < 1:
-            raise ValueError(f"batch_size is {batch_size}; pass 1 or more.")
+        if not isinstance(batch_size, int | np.integer) or batch_size < 1:
+            raise ValueError(f"batch_size is {batch_size!r}; pass a whole number, 1 or more.")
         if self.drop_last and self.num_samples < batch_size:
             raise ValueError(
                 f"drop_last leaves no batch: batch_size is {batch_size}, and the data have "
@@ -155,13 +156,30 @@ class Loader:
         self._stored = None
         if resident:
             self._stored = (self.data.images.to(self.device), self.data.labels.to(self.device))
-        mean, std = (
-            torch.as_tensor(part, dtype=torch.float64).cpu().view(-1, 1, 1)
-            for part in self._normalize or (0.0, 1.0)
-        )
+        mean, std = self._statistics()
         self._scale = (1 / (255 * std)).float().to(self.device)
         self._bias = None if self._normalize is None else (-mean / std).float().to(self.device)
         return self
+
+    def _statistics(self) -> tuple[Tensor, Tensor]:
+        """Mean and deviation of ``normalize``: float64 ``[C, 1, 1]`` or ``[1, 1, 1]``."""
+        given = (0.0, 1.0) if self._normalize is None else self._normalize
+        try:
+            mean, std = (
+                torch.as_tensor(part, dtype=torch.float64).cpu().view(-1, 1, 1) for part in given
+            )
+            most = max(len(mean), len(std))
+            known = self.data.shape[0] if isinstance(self.data, Images) else most
+            usable = {len(mean), len(std)} <= {1, known}
+            usable = usable and bool((mean.isfinite() & std.isfinite() & (std > 0)).all())
+        except (TypeError, ValueError, RuntimeError):
+            usable = False
+        if not usable:
+            raise ValueError(
+                f"normalize is {self._normalize!r}; pass (mean, std), each a number or one for each"
+                " channel of the images, finite, and std above 0."
+            )
+        return mean, std
 
     def reseeded(self, seed: int) -> Self:
         """A copy whose order and augmentation are drawn with ``seed``."""
@@ -190,11 +208,6 @@ class Loader:
         return permutation(n, self.seed, "order", epoch) if self.shuffle else torch.arange(n)
 
     @property
-    def keyed(self) -> bool:
-        """Whether loading a batch leaves this process's default random generators unchanged."""
-        return isinstance(self.data, Images) or self.num_workers > 0
-
-    @property
     def num_samples(self) -> int:
         """Rows in the dataset."""
         return len(self.data)
@@ -218,10 +231,16 @@ class Loader:
             occurrence: int64 ``[K]``, how often each row of ``order`` occurred before in the epoch;
                 default: 0. Part of the key of its augmentation.
 
-        Raises, during iteration, the errors of ``collate_fn``, ``ValueError`` for batches without
-        rows, and ``IndexError`` for rows out of range.
+        Raises ``ValueError`` for another ``order``; during iteration, the errors of
+        ``collate_fn``, ``ValueError`` for batches without rows, or that are no images where they
+        are to be augmented or normalised, and ``IndexError`` for rows out of range.
         """
         order = self.order(epoch) if order is None else order
+        if order.dtype != torch.int64 or order.ndim != 1:
+            raise ValueError(
+                f"order is {order.dtype} of shape {list(order.shape)}; pass the numbers of rows,"
+                " int64 [K], such as mask.nonzero()[:, 0]."
+            )
         visits = order if occurrence is None else order + ROWS * occurrence
         if self.drop_last:
             visits = visits[: len(visits) // self.batch_size * self.batch_size]
@@ -248,17 +267,25 @@ class Loader:
             batch = as_batch(item, rows)
             if not self.resident:
                 batch = batch.to(self.device)
-            if isinstance(batch.x, Tensor):
-                x = self._augment.apply(batch.x, drawn) if self._augment.names else batch.x
-                x = self._normalized(x)
-                batch = batch._replace(x=x, y=x if batch.y is batch.x else batch.y)
-            yield batch
+            yield self._prepared(batch, drawn)
 
-    def _normalized(self, x: Tensor) -> Tensor:
-        if x.dtype != torch.uint8 or x.ndim != 4:
-            return x
-        x = x.float().mul_(self._scale)
-        return x if self._bias is None else x.add_(self._bias)
+    def _prepared(self, batch: Batch, drawn: Tensor) -> Batch:
+        """The batch with its images augmented and normalised; other inputs as they are."""
+        x = batch.x
+        if not isinstance(x, Tensor) or x.ndim != 4:
+            if not self._augment.names and self._normalize is None:
+                return batch
+            given = list(x.shape) if isinstance(x, Tensor) else f"a {type(x).__name__}"
+            raise ValueError(
+                "augment and normalize need images, a tensor [rows, C, H, W], and the data give"
+                f" {given}; leave both out, and change rows in the dataset itself."
+            )
+        if self._augment.names:
+            x = self._augment.apply(x, drawn)
+        if x.dtype == torch.uint8:
+            x = x.float().mul_(self._scale)
+            x = x if self._bias is None else x.add_(self._bias)
+        return batch._replace(x=x, y=x if batch.y is batch.x else batch.y)
 
     def _load(self, chunks: Sequence[Tensor], epoch: int, start: int) -> Iterator[Any]:
         """The collated items of ``chunks``, on the CPU, read in this process or in workers.
@@ -269,7 +296,7 @@ class Loader:
         loader: Any = self._dataloader() if self._idle is None else self._idle
         self._idle = None
         loader.batch_sampler[:] = [
-            (derive(self.seed, "rows", epoch, batch, int(visits.sum())), (visits % ROWS).tolist())
+            ((self.seed, "rows", epoch, batch, int(visits.sum())), (visits % ROWS).tolist())
             for batch, visits in enumerate((chunk.cpu() for chunk in chunks), start)
         ]
         # an iterator draws its workers' base seed from here instead of the global generator
@@ -284,18 +311,20 @@ class Loader:
 
     def _dataloader(self) -> DataLoader[Any]:
         """A loader whose ``batch_sampler`` is a list of requests, and whose workers live on."""
-        images = isinstance(self.data, Images)  # which gather the rows of a batch at once
         cuda = self.device.type == "cuda"
         # rows that this process reads may be on the GPU already
-        on_cpu = self.data.images.is_cpu if images else self.num_workers > 0
+        on_cpu = self.num_workers > 0
+        if isinstance(self.data, Images):
+            on_cpu = self.data.images.is_cpu
         workers: dict[str, Any] = {}
         if self.num_workers:
             workers = {"num_workers": self.num_workers, "persistent_workers": True}
             workers |= {"prefetch_factor": 4 if cuda else 2, "timeout": TIMEOUT_S}
         return DataLoader(
-            _Seeded(self.data),
+            # a worker draws on the CPU
+            _Seeded(self.data, self.collate_fn, "cpu" if self.num_workers else self.device),
             batch_sampler=[],
-            collate_fn=_as_read if images else self.collate_fn or default_collate,
+            collate_fn=_as_read,
             generator=torch.Generator(),
             pin_memory=cuda and on_cpu,
             **workers,
@@ -329,18 +358,25 @@ def free_memory() -> int:
 
 
 class _Seeded(Dataset[Any]):
-    """Rows of ``data``; a worker seeds its default generators for each batch."""
+    """Collated batches of ``data``, each with default generators seeded from its key."""
 
-    def __init__(self, data: Any) -> None:
-        self.data = data
+    def __init__(
+        self,
+        data: Any,
+        collate_fn: Callable[[list[Any]], Any] | None,
+        device: torch.device | str,
+    ) -> None:
+        self.data, self.device = data, device
+        self.collate_fn = collate_fn or default_collate
+        # which draws nothing, so that the time for seeding is saved
+        self.plain = type(data) is TensorDataset and collate_fn is None
 
-    def __getitems__(self, request: tuple[int, list[int]]) -> Any:
-        seed, rows = request
-        if get_worker_info() is not None:
-            random.seed(seed)
-            np.random.seed(seed % 2**32)
-            torch.manual_seed(seed)
-        return self.data[rows] if isinstance(self.data, Images) else fetch_rows(self.data, rows)
+    def __getitems__(self, request: tuple[tuple[int | str, ...], list[int]]) -> Any:
+        key, rows = request
+        if isinstance(self.data, Images):  # which gather the rows of a batch at once
+            return self.data[rows]
+        with nullcontext() if self.plain else restored(self.device, *key):
+            return self.collate_fn(fetch_rows(self.data, rows))
 
 
 def fetch_rows(data: Any, rows: list[int]) -> list[Any]:

@@ -42,7 +42,7 @@ def open_mapped(folder: str | Path) -> MappedImages:
     ``images.npy``: uint8 ``[N, channels, height, width]``; ``labels.npy``: int64 ``[N]``;
     ``classes.json``: a list of names. Raises ``ValueError`` for missing or invalid files.
     """
-    folder = Path(folder).absolute()
+    folder = Path(folder).expanduser().absolute()
     pixels, labels = _opened(folder / IMAGES), _opened(folder / LABELS)
     try:
         labels = labels[: len(pixels) + 1].clone()
@@ -58,11 +58,11 @@ def write_mapped(
 
     ``data``: a map-style dataset of (image, label): uint8 ``[channels, height, width]`` and an
     integer; rows are read one at a time. ``classes``: their names, by default those of ``Images``
-    or the numbers of the labels. The folder is created atomically, and not created after an error.
-    Raises ``ValueError`` for rows of other types or different shapes, for labels without a name in
-    ``classes``, and for an existing folder.
+    or the numbers of the labels, which must then be less than the number of rows. The folder is
+    created atomically, and not created after an error. Raises ``ValueError`` for rows of other
+    types or different shapes, for labels without a name, and for an existing folder.
     """
-    folder = Path(folder).absolute()
+    folder = Path(folder).expanduser().absolute()
     if folder.exists():
         raise ValueError(f"{folder} exists already; choose another folder or remove it.")
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -70,9 +70,15 @@ def write_mapped(
     temporary.mkdir()
     try:
         labels = _write_rows(temporary, data)
+        if classes is None and isinstance(data, Images):
+            classes = data.classes
         if classes is None:
-            numbers = map(str, range(int(labels.max()) + 1))
-            classes = data.classes if isinstance(data, Images) else tuple(numbers)
+            if labels.max() >= len(labels):  # one large label would name millions of classes
+                raise ValueError(
+                    f"The largest label is {labels.max()} of {len(labels)} rows; pass classes, a"
+                    " name for each, or renumber the labels."
+                )
+            classes = tuple(map(str, range(labels.max() + 1)))
         (temporary / CLASSES).write_text(json.dumps(list(classes)))
         open_mapped(temporary)  # rejects invalid labels before the folder is created
         temporary.rename(folder)
@@ -85,11 +91,11 @@ def write_mapped(
 def _write_rows(folder: Path, data: Any) -> np.ndarray[Any, np.dtype[np.int64]]:
     if not len(data):
         raise ValueError("data is empty; pass a dataset with at least one row.")
-    shape = tuple(data[0][0].shape)
+    shape = _row(data, 0)[0].shape
     pixels = np.lib.format.open_memmap(folder / IMAGES, "w+", np.uint8, (len(data), *shape))
     labels = np.empty(len(data), np.int64)
     for row in range(len(data)):
-        image, label = map(torch.as_tensor, data[row])
+        image, label = _row(data, row)
         if image.dtype != torch.uint8 or image.shape != shape or label.is_floating_point():
             raise ValueError(
                 f"Row {row} of data has an image of type {image.dtype} and shape "
@@ -100,6 +106,19 @@ def _write_rows(folder: Path, data: Any) -> np.ndarray[Any, np.dtype[np.int64]]:
     pixels.flush()
     np.save(folder / LABELS, labels)
     return labels
+
+
+def _row(data: Any, row: int) -> tuple[Tensor, Tensor]:
+    """The image of a row, of any type and shape, and its label, one number of any type."""
+    item = data[row]
+    try:
+        image, label = (torch.as_tensor(part) for part in item)
+        return image, label.view(())
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(
+            f"Row {row} of data is no (image, label) of a uint8 tensor and an integer ({error});"
+            " convert it."
+        ) from None
 
 
 def _opened(path: Path) -> Tensor:

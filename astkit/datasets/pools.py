@@ -52,7 +52,9 @@ def tables(pool: Path, target: Path, label: str | None) -> tuple[Any, Any, Lines
     """Tables with the columns of both; words become numbers, in both the same."""
     import pandas as pd
 
-    frames = [pd.read_csv(path) for path in (pool, target)]
+    # as one row of many, the header decides how long the others may be
+    plain, _ = (_cells(path, header=None, keep_default_na=False) for path in (pool, target))
+    frames = [_cells(path) for path in (pool, target)]
     for path, frame in zip((pool, target), frames, strict=True):
         check_rows(path, len(frame))
     if set(frames[0]) != set(frames[1]):
@@ -62,17 +64,43 @@ def tables(pool: Path, target: Path, label: str | None) -> tuple[Any, Any, Lines
     if label is not None and label not in both:
         raise ValueError(f"--label is {label!r}: choose one of {', '.join(map(str, both))}")
     parts = [] if label is None else [_label(both.pop(label), label)]
-    for name in both.columns:
-        if not pd.api.types.is_numeric_dtype(both[name]):
-            both[name] = pd.factorize(both[name], sort=True)[0]
-    parts.insert(0, torch.tensor(both.to_numpy("float32")))
+    if both.columns.empty:
+        raise ValueError(f"{pool} has no columns but the one of --label: give it others")
+    parts.insert(0, torch.tensor(both.apply(_numbers).to_numpy("float32")))
     count = len(frames[0])
     train, wanted = (
         TensorDataset(*(part[rows] for part in parts))
         for rows in (slice(count), slice(count, None))
     )
-    plain = pd.read_csv(pool, dtype=str, keep_default_na=False)
-    return train, wanted, lambda rows: plain.iloc[rows.numpy()].to_csv(index=False)
+
+    def lines(rows: Tensor) -> str:
+        written: str = plain.iloc[[0, *(rows + 1).tolist()]].to_csv(index=False, header=False)
+        return written
+
+    return train, wanted, lines
+
+
+def _cells(path: Path, **options: Any) -> pd.DataFrame:
+    """The cells of a table as they are written, strings."""
+    import pandas as pd
+
+    try:
+        return pd.read_csv(path, dtype=str, **options)
+    except ValueError as error:  # also pandas' own
+        raise ValueError(
+            f"{path} is no table in UTF-8 whose rows are as long as its header"
+            f" ({str(error).strip()}): write it anew"
+        ) from None
+
+
+def _numbers(cells: pd.Series[Any]) -> pd.Series[Any]:
+    """Numbers that are written in ``cells``; if any is another word, all words are numbered."""
+    import pandas as pd
+
+    found = pd.to_numeric(cells, errors="coerce")
+    if not found.isna().equals(cells.isna()):
+        found = pd.Series(pd.factorize(cells, sort=True)[0], cells.index)
+    return found
 
 
 def check_rows(path: Path, rows: int) -> None:
@@ -86,6 +114,7 @@ def _label(values: pd.Series[Any], name: str) -> Tensor:
 
     if values.isna().any():
         raise ValueError(f"column {name!r} has missing values: fill them in, or drop the rows")
+    values = _numbers(values)
     if pd.api.types.is_float_dtype(values):
         return torch.tensor(values.to_numpy("float32"))[:, None]
     return torch.tensor(pd.factorize(values, sort=True)[0]).long()
@@ -101,17 +130,21 @@ def pictures(folder: Path) -> tuple[TensorDataset, list[str]]:
 
 def texts(path: Path) -> tuple[list[str], list[str]]:
     """The lines of a file that are not empty, twice: what they say, and what is written of them."""
-    lines = [line for line in read_text(path).splitlines() if line.strip()]
+    # splitlines would also cut within a line, as at U+2028
+    lines = [line for line in read_text(path).split("\n") if line.strip()]
     return lines, lines
 
 
 def objects(path: Path) -> tuple[list[str], list[str]]:
     """The ``text`` of each line, a JSON object, and the lines."""
     _, lines = texts(path)
-    try:
-        return [str(json.loads(line)["text"]) for line in lines], lines
-    except (ValueError, KeyError, TypeError) as error:
-        form = '{"text": "..."}'
-        raise ValueError(
-            f"{path} has a line without a text ({error}): give objects {form}"
-        ) from None
+    said = []
+    for line in lines:
+        try:
+            text = json.loads(line)["text"]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            text = None
+        if not isinstance(text, str):
+            raise ValueError(f'{path} has the line {line[:60]!r}: give objects {{"text": "..."}}')
+        said.append(text)
+    return said, lines

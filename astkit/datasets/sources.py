@@ -65,6 +65,8 @@ def load_digits(root: Path | None, size: int | None) -> Parts:
     """scikit-learn's digits: uint8 ``[1797, 1, 8, 8]``, 0..16 scaled to 0..255; no test part."""
     from sklearn.datasets import load_digits as embedded
 
+    if root is not None:
+        raise ValueError(f"root is {str(root)!r}, but 'digits' come with scikit-learn; omit it.")
     bunch = embedded()
     pixels = torch.from_numpy(bunch.images * (255 / 16)).round().to(torch.uint8)
     labels = torch.from_numpy(bunch.target).long()
@@ -78,8 +80,12 @@ def load_folders(root: Path | None, size: int | None) -> Parts:
     """One folder per class, in ``root`` or in ``root/train`` and ``root/test``."""
     if root is None:
         raise ValueError("root is None; pass the folder with one folder of images per class.")
-    train = _class_files(root / "train")
-    test = _class_files(root / "test") if train else {}
+    train, test = (_class_files(root / part) for part in ("train", "test"))
+    if test and not train:
+        raise ValueError(
+            f"{root / 'test'} has classes, but {root / 'train'} has none; put the images to train "
+            "on in root/train/<class>/."
+        )
     train = train or _class_files(root)
     if not train:
         raise FileNotFoundError(
@@ -111,12 +117,22 @@ def load_folders(root: Path | None, size: int | None) -> Parts:
 
 
 def _class_files(folder: Path) -> dict[str, list[Path]]:
-    """The images in each folder of ``folder``, without folders that have none."""
-    found = {}
-    for inner in sorted(folder.glob("*/")):
-        files = sorted(path for path in inner.glob("*.*") if path.suffix.lower() in SUFFIXES)
-        if files:
-            found[inner.name] = files
+    """The images in each folder of ``folder``, without folders that have none; no hidden ones.
+
+    Raises ``ValueError`` if there is anything else beside images.
+    """
+    found: dict[str, list[Path]] = {}
+    others = []
+    for path in sorted(folder.glob("[!.]*/[!.]*")):
+        if path.suffix.lower() in SUFFIXES:
+            found.setdefault(path.parent.name, []).append(path)
+        else:
+            others.append(path)
+    if found and others:
+        raise ValueError(
+            f"{others[0]}, one of {len(others)}, is not of {', '.join(SUFFIXES)}; convert it, or "
+            "take it out of the folder."
+        )
     return found
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.data import IterableDataset, TensorDataset, default_collate
 
 from astkit import rng
-from astkit.datasets.facts import NAMES, class_labels, inside, rows_known
+from astkit.datasets.facts import NAMES, class_labels, inside
 from astkit.datasets.images import Images
 from astkit.datasets.loader import fetch_rows
 
@@ -62,7 +62,7 @@ class Rows:
         features: FeaturesOf | None = None,
         by_row: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
-        self._data, self._numbers = inside(data)
+        self._data, self._numbers, known = inside(data)
         sized = hasattr(self._data, "__len__") and hasattr(self._data, "__getitem__")
         if isinstance(self._data, IterableDataset) or not sized or not len(self):
             raise ValueError(
@@ -74,7 +74,7 @@ class Rows:
             Images.__getitem__,
             TensorDataset.__getitem__,
         )
-        if not rows_known(data):
+        if not known:
             raise ValueError(
                 "the data are a DataLoader with a sampler of its own, so that its rows are not"
                 " known: pass a data set, such as a Subset"
@@ -104,6 +104,9 @@ class Rows:
         with rng.restored():
             items = fetch_rows(self._data, rows.tolist())
         if isinstance(items[0], str):
+            for row, text in zip(rows.tolist(), items, strict=True):
+                if not isinstance(text, str):
+                    raise ValueError(f"row {row} of the texts is {text!r:.60}: pass strings only")
             return items, None
         try:
             return _divided(default_collate(items))
@@ -118,9 +121,17 @@ class Rows:
         return self.read(rows)[0]
 
     def targets(self, rows: Tensor) -> Tensor | None:
-        """Targets of ``rows``, ``[n, ...]``; ``None`` where there are none."""
+        """Targets of ``rows``, ``[n, ...]``; ``None`` where there are none.
+
+        Raises ``ValueError`` for targets that are NaN or infinite.
+        """
         parts = [self.read(part)[1] for part in rows.split(CHUNK)]
-        return torch.cat(parts) if all(isinstance(part, Tensor) for part in parts) else None
+        if not all(isinstance(part, Tensor) for part in parts):
+            return None
+        found = torch.cat(parts)
+        if not bool(found.isfinite().all()):
+            raise ValueError("a target is NaN or infinite: replace it, or leave out its row")
+        return found
 
     def features(self, rows: Tensor) -> Matrix:
         """Features of the inputs of ``rows``, ``[n, d]``."""
@@ -247,7 +258,7 @@ def mixed(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def _divided(batch: Any) -> tuple[Any, Any]:
-    """Inputs and targets of a collated batch; single inputs without what holds them."""
+    """Inputs and targets of a collated batch, detached; single inputs without what holds them."""
     if isinstance(batch, Mapping):
         target = next((batch[name] for name in NAMES if name in batch), None)
         # masks say which values count, and hold no values
@@ -256,6 +267,9 @@ def _divided(batch: Any) -> tuple[Any, Any]:
         *parts, target = batch if len(batch) > 1 else (batch[0], None)
     else:
         parts, target = [batch], None
+    parts = [part.detach() if isinstance(part, Tensor) else part for part in parts]
+    if isinstance(target, Tensor):
+        target = target.detach()
     inputs = parts[0] if len(parts) == 1 else parts
     if isinstance(inputs, tuple):
         inputs = list(inputs)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from astkit import rng
-from astkit.gating.features import CHUNK, TABLE, TEXTS, TOKENS, Matrix, Rows, stacked
+from astkit.gating.features import CHUNK, IMAGES, TABLE, TEXTS, TOKENS, Matrix, Rows, stacked
 
 Array = np.ndarray[Any, Any]
 
@@ -61,17 +61,22 @@ class Pair:
                 f"the training data hold {self.train.kind} and the target {self.target.kind}: pass"
                 " a target of the kind of the training data"
             )
-        one, other = (part.inputs(torch.zeros(1).long()) for part in (self.train, self.target))
-        if self.train.kind == TABLE and one.shape != other.shape:
-            raise ValueError(
-                f"a training row has {list(one.shape[1:])} values and one of the target"
-                f" {list(other.shape[1:])}: pass a target with the columns of the training data"
-            )
+        alike = {TABLE: slice(1, None), IMAGES: slice(1, 2)}.get(self.train.kind, slice(0))
+        read = (part.read(torch.zeros(1).long()) for part in (self.train, self.target))
+        for name, one, other in zip(("inputs", "targets"), *read, strict=True):
+            both = isinstance(one, Tensor) and isinstance(other, Tensor)
+            if both and one.shape[alike] != other.shape[alike]:
+                raise ValueError(
+                    f"the {name} of a training row are {list(one.shape[1:])} values and those of a"
+                    f" target row {list(other.shape[1:])}: pass a target with the columns or"
+                    " channels of the training data"
+                )
 
     @cached_property
     def labels(self) -> tuple[Tensor, Tensor] | None:
         """Labels of the training rows and of the target, where the targets of both are classes.
 
+        They are numbered anew from 0, without classes that neither has.
         A target of few rows may not show that its integers are classes; those of the training rows
         are then looked for. ``None`` where labels are negative, as of rows that do not count.
         """
@@ -85,7 +90,8 @@ class Pair:
                 return None
         if train is None or target is None or min(int(train.min()), int(target.min())) < 0:
             return None
-        return train, target
+        place = torch.cat([train, target]).unique(return_inverse=True)[1]
+        return place[: len(train)], place[len(train) :]
 
     @cached_property
     def sample(self) -> Tensor:
@@ -164,6 +170,8 @@ def input_test(pair: Pair, factor: Tensor, rows: Tensor | None = None) -> Differ
     rows = pair.sample if rows is None else rows
     count = min(TESTED - len(judge), len(rows) // 2)
     held, fitted = rows[:count], rows[count:]
+    if not factor[fitted].any():  # no row is of a class of the target
+        return Difference(0.5, 1.0)
     classifier = Classifier(pair, fitted, fit, factor)
     scores = np.concatenate(
         [classifier.scores(pair.train, held), classifier.scores(pair.target, judge)]
@@ -233,10 +241,11 @@ def input_ratio(pair: Pair, factor: Tensor, of_target: Tensor, rows: Tensor) -> 
     seed = pair.seed
     in_train = folds(pair.train, FOLDS, seed, "aim", "folds of training rows")
     in_target = folds(pair.target, FOLDS, seed, "aim", "folds of the target")[of_target]
-    scores = np.empty(len(rows))
-    scores_of_target = np.empty(len(of_target))
+    scores, scores_of_target = np.zeros(len(rows)), np.zeros(len(of_target))
     for fold in range(FOLDS):
         fitted = pair.sample[in_train[pair.sample] != fold]
+        if not factor[fitted].any():  # no row is of a class of the target
+            continue
         classifier = Classifier(pair, fitted, of_target[in_target != fold], factor)
         for part in (in_train[rows] == fold).nonzero().squeeze(1).split(CHUNK):
             # a tensor of one number would be taken for an integer
@@ -303,8 +312,10 @@ class Classifier:
     """
 
     def __init__(self, pair: Pair, train: Tensor, target: Tensor, factor: Tensor) -> None:
+        self.pair = pair
         self.experts: list[Experts | None] = [None]
-        self.targets = pair.train.kind == TABLE and pair.target.targets(target[:1]) is not None
+        known = (pair.train.targets(train[:1]), pair.target.targets(target[:1]))
+        self.targets = pair.train.kind == TABLE and all(each is not None for each in known)
         if self.targets and pair.labels is None:
             halves = (slice(1, None, 2), slice(0, None, 2))
             self.experts = [Experts(pair, train[half], target[half]) for half in halves]
@@ -314,7 +325,7 @@ class Classifier:
         count = len(self.experts)
         parts = [(pair.train, train[n::count], self.experts[n]) for n in range(count)]
         parts += [(pair.target, target[n::count], self.experts[n]) for n in range(count)]
-        x = stacked([_view(*part, self.targets, self.classes) for part in parts])
+        x = stacked([self._view(*part) for part in parts])
         kinds = np.repeat([0, 1], [len(train), len(target)])
         of_train = np.concatenate([factor[part].numpy() for _, part, _ in parts[:count]])
         weight = np.concatenate([of_train, np.full(len(target), of_train.sum() / len(target))])
@@ -329,7 +340,7 @@ class Classifier:
         """A number for each of the rows ``which``, int64 ``[n]``: higher, more like the target."""
         if not len(which):
             return np.empty(0)
-        views = [_view(rows, which, each, self.targets, self.classes) for each in self.experts]
+        views = [self._view(rows, which, each) for each in self.experts]
         found = [
             self.model.predict_proba(view)[:, 1]
             if hasattr(self.model, "predict_proba")
@@ -337,6 +348,22 @@ class Classifier:
             for view in views
         ]
         return np.mean(np.asarray(found, np.float64), 0)
+
+    def _view(self, rows: Rows, which: Tensor, experts: Experts | None) -> Matrix:
+        """Columns that the classifier sees of the rows ``which``.
+
+        Features, one for each class that the label may be, targets, and errors of ``experts``.
+        """
+        x = rows.features(which)
+        if self.classes:
+            assert self.pair.labels is not None
+            labels = self.pair.labels[0 if rows is self.pair.train else 1]
+            return np.hstack([x, np.eye(self.classes, dtype=np.float32)[labels[which].numpy()]])
+        if not self.targets:
+            return x
+        y = _columns(rows, which)
+        more = [] if experts is None else [experts.surprise(x, y)]
+        return np.hstack([x, y, *more]).astype(np.float32)
 
 
 class Experts:
@@ -357,24 +384,6 @@ class Experts:
         said = np.stack([model.predict(x) for model in self.models], 1)
         own = np.tile(y[:, :OUTPUTS], 2)  # models of the training data, then of the target
         return np.abs(own - said)
-
-
-def _view(
-    rows: Rows, which: Tensor, experts: Experts | None, targets: bool, classes: int
-) -> Matrix:
-    """Columns that a classifier sees of the rows ``which``.
-
-    Features, one for each of ``classes`` that the label may be, ``targets``, and errors.
-    """
-    x = rows.features(which)
-    if classes:
-        assert rows.labels is not None
-        return np.hstack([x, np.eye(classes, dtype=np.float32)[rows.labels[which].numpy()]])
-    if not targets:
-        return x
-    y = _columns(rows, which)
-    more = [] if experts is None else [experts.surprise(x, y)]
-    return np.hstack([x, y, *more]).astype(np.float32)
 
 
 def _columns(rows: Rows, which: Tensor) -> Array:

@@ -36,8 +36,7 @@ def images(
     train: Images, validation: Images, test: Images, model: str, augment: tuple[str, ...]
 ) -> Arguments:
     """The registered ``model`` on normalised images; only training images are augmented."""
-    mean, std = train.channel_stats()
-    stats = (mean, std.clamp_min(1 / 255))  # a channel may be constant
+    stats = train.channel_stats()
     held = partial(Loader, batch_size=500, shuffle=False, normalize=stats)
     return {
         "make_model": partial(resolve("model", model), train.shape, train.num_classes),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -60,8 +61,6 @@ class Batches:
         self.device, self.seed = device, seed
         self.batch = self.taken = self.rows = 0
         self._alone = distributed.world() == 1
-        # forming a batch leaves the default random generators unchanged
-        self._keyed = self._alone and isinstance(source, Loader) and source.keyed
         self._in_round = math.inf  # batches in the current round
         self.selects = hasattr(source, "order")  # rows can be loaded in any order
         self._loading: Iterator[Batch] | None = None
@@ -87,11 +86,6 @@ class Batches:
         known = self._alone or isinstance(self.source, Loader)
         if not self.epoch.planned or (known and self.taken >= self._in_round):
             return None
-        if self._keyed:
-            self._loading = self._loading or self._begun()
-            batch = next(self._loading, None)
-            self.rows = 0 if batch is None else batch.rows
-            return batch
         first = self.batch
         if self._loading is None:
             self._loading = self._begun()
@@ -101,7 +95,8 @@ class Batches:
         for number in range(first, self.batch + 1):
             # so seeded, data that draw from the default generators do the same when resumed
             place = ("load", self.epoch.number, number)
-            with rng.isolated(self.device, self.seed, *place, *distributed.key()):
+            random = rng.restored(self.device, self.seed, *place, *distributed.key())
+            with nullcontext() if isinstance(self.source, Loader) else random:  # which has its own
                 batch = next(self._loading, None)
         self.rows = self._rows_of(batch)
         return batch
@@ -217,7 +212,7 @@ class Batches:
         states = [generator.get_state() for generator in self._generators]
         for generator in self._generators:
             generator.manual_seed(0)
-        with rng.isolated(self.device, self.seed, "load", 0, 0):
+        with rng.restored(self.device, self.seed, "load", 0, 0):
             first: Batch | None = next(iter(self._undivided.batches(0, rows)), None)
         for generator, state in zip(self._generators, states, strict=True):
             generator.set_state(state)

@@ -289,7 +289,7 @@ class Trainer:
         batches = source.batches(epoch.number, rows)
         for number in range(-(-len(rows) // source.batch_size)):
             place = ("score_only", epoch.number, epoch.planned, number)
-            random = rng.isolated(self.device, self.config.seed, *place, *self._process)
+            random = rng.restored(self.device, self.config.seed, *place, *self._process)
             with self.ledger.clock("training"), self.ledger.phase("load"), random:
                 batch = next(batches)
             self.cost(batch)  # counted before the clock runs
@@ -598,7 +598,7 @@ class Trainer:
         """
         check_undivided(source)
         evaluation = Evaluation(self.criterion, self.metrics, keep=keep)
-        random = rng.isolated(self.device, self.config.seed, "evaluation")
+        random = rng.restored(self.device, self.config.seed, "evaluation")
         empty = True
         with self.ledger.clock("evaluation"), random, evaluating(self.model, self.device):
             distributed.same_buffers(self.model)

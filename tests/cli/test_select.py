@@ -98,7 +98,7 @@ def test_it_refuses_in_one_sentence(tmp_path: Path, capsys) -> None:
         ((pool, "--target", small), "the target has 20 rows, too few"),
         ((pool, "--target", other), "differ in the columns colour, place, price"),
         ((pool, "--target", small, "--label", "cost"), "--label is 'cost': choose one of size"),
-        ((lines, "--target", lines), "has a line without a text ('text'): give objects"),
+        ((lines, "--target", lines), "has the line '{\"words\": 1}': give objects"),
         ((lines, "--target", lines, "--label", "text"), "only a .csv has columns"),
         ((pool, "--target", small, "--rows", "0"), "--rows is 0: give 1 or more"),
     ):

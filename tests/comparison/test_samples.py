@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import DataLoader, Subset, TensorDataset
+from torch.utils.data import DataLoader, Subset, SubsetRandomSampler, TensorDataset
 
 from astkit import indexed
 from astkit.comparison.samples import Samples, by_loss, explorer, together
@@ -56,6 +56,8 @@ def test_class_shares_sum_over_the_rows_of_a_class(trained, images):
     assert shares.loc["all rows"].tolist() == pytest.approx([1 / 3] * 3)
     assert shares.loc["part 1"].tolist() == pytest.approx([0, 2 / 3, 1 / 3])
     assert shares.loc["part 3"].tolist() == pytest.approx([1 / 4, 2 / 4, 1 / 4])
+    some = DataLoader(indexed(images), sampler=SubsetRandomSampler([5, 4]))  # of the same six rows
+    assert Samples(trained, LOSSES, some).class_shares().equals(shares)
 
 
 def test_ignored_labels_are_in_no_class_and_class_names_may_be_an_array(trained, images):

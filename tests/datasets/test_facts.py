@@ -14,10 +14,12 @@ from hypothesis import strategies as st
 from PIL import Image
 from torch import Tensor
 from torch.utils.data import (
+    BatchSampler,
     ConcatDataset,
     DataLoader,
     Dataset,
     IterableDataset,
+    SequentialSampler,
     Subset,
     SubsetRandomSampler,
     TensorDataset,
@@ -62,6 +64,17 @@ class Noisy(Dataset[Any]):
         return torch.tensor(random.random()), row % 2
 
 
+class Items(Dataset[Any]):
+    def __init__(self, items: list[Any]) -> None:
+        self.items = items
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, row: int) -> Any:
+        return self.items[row]
+
+
 class Stream(IterableDataset[Any]):
     def __iter__(self) -> Any:
         return iter([(torch.zeros(2), 0)])
@@ -99,6 +112,10 @@ def test_class_labels_are_found_in_tensors_and_parts_of_data_sets() -> None:
         assert class_labels(none) is None
     for none in (TensorDataset(X, Y + 7), TensorDataset(X, Y - 9), TensorDataset(X[:0], Y[:0])):
         assert class_labels(none) is None
+    for other in (torch.uint8, torch.int8, torch.uint16, torch.uint64):
+        rows = torch.arange(256) % 3  # whose number is 0 in uint8
+        assert rows.equal(class_labels(TensorDataset(rows, rows.to(other))))  # type: ignore[arg-type]
+    assert class_labels(TensorDataset(X, Y + 0j)) is None
     assert class_labels(ConcatDataset([PAIRS, TensorDataset(X, X)])) is None
 
 
@@ -171,7 +188,10 @@ def test_shared_rows_are_those_of_a_slow_loop(
 
 def test_rows_that_cannot_be_compared_are_not() -> None:
     drawn = DataLoader(PAIRS, sampler=WeightedRandomSampler([1.0, 1.0], 2))
+    fewer = DataLoader(PAIRS, sampler=SequentialSampler(range(3)))
+    batched = DataLoader(PAIRS, batch_sampler=BatchSampler([2, 1], 2, False))
     unknown = (Stream(), as_loader(DataLoader(Stream())), [(X, Y)], drawn, as_loader(drawn))
+    unknown = (*unknown, fewer, batched)
     for other in (*unknown, Noisy(), TensorDataset(X + 1, Y)):
         assert shared_rows(PAIRS, None, other) == {}
 
@@ -206,8 +226,21 @@ def test_pictures_are_compared_by_their_pixels_and_unknown_objects_not_at_all() 
 
 
 def test_a_sampler_of_a_subset_has_the_rows_of_the_subset() -> None:
-    data = TensorDataset(torch.zeros(9, 1), torch.arange(9))
-    loader = DataLoader(data, sampler=SubsetRandomSampler([7, 2, 5]))
-    labels = class_labels(loader)
-    assert labels is not None
-    assert labels.tolist() == [7, 2, 5]
+    data = TensorDataset(torch.arange(9.0)[:, None], torch.arange(9))
+    sampler = SubsetRandomSampler([7, 2, 5])
+    batched = DataLoader(data, batch_sampler=BatchSampler(sampler, 2, False))
+    for loader in (DataLoader(data, sampler=sampler), batched):
+        labels = class_labels(loader)
+        assert labels is not None
+        assert labels.tolist() == [7, 2, 5]
+        assert shared_rows(loader, data, None) == {("train", "validation"): 3}
+
+
+def test_inputs_are_the_same_only_in_each_part() -> None:
+    for one, other in (
+        ({"a": 1, "b": 23}, {"a": 12, "b": 3}),
+        ({"a": torch.tensor(2**53)}, {"a": torch.tensor(2**53 + 1)}),
+        ({"a": torch.zeros(2, 3)}, {"a": torch.zeros(3, 2)}),
+    ):
+        assert shared_rows(Items([one]), Items([other]), None) == {}
+        assert shared_rows(Items([one]), Items([one]), None) == {("train", "validation"): 1}

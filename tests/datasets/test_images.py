@@ -53,8 +53,9 @@ def test_names_the_argument_that_is_wrong():
     ):
         with pytest.raises(ValueError, match=words):
             images(**changes)
-    with pytest.raises(ValueError, match="pass at least one image"):
-        images().subset(images().labels > 1)
+    for nothing in (images().labels > 1, []):
+        with pytest.raises(ValueError, match="pass at least one image"):
+            images().subset(nothing)
 
 
 def test_channel_stats_are_those_of_the_pixels(monkeypatch):
@@ -64,6 +65,8 @@ def test_channel_stats_are_those_of_the_pixels(monkeypatch):
     pixels = data.images.double() / 255
     torch.testing.assert_close(mean, pixels.mean((0, 2, 3)).float())
     torch.testing.assert_close(std, pixels.std((0, 2, 3), correction=0).float())
+    flat = images(images=torch.full((6, 1, 4, 5), 51, dtype=torch.uint8)).channel_stats()
+    assert [part.item() for part in flat] == pytest.approx([0.2, 1 / 255])
 
 
 def test_grey_levels_of_16_bits_keep_their_brightness():

@@ -126,13 +126,22 @@ def test_global_generators_stay_where_they_are():
     before = (torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate())
     for data, resident in ((DATA, True), (DATA, False), (Rows(), "auto")):
         passes(Loader(data, 4, augment=BOTH, resident=resident))
-    passes(Loader(Noisy(), 4, num_workers=1))
+    for workers in (0, 1):
+        passes(Loader(Noisy(), 4, num_workers=workers))
     assert torch.equal(before[0], torch.get_rng_state())
     assert before[1] == np.random.get_state()[1].tolist()
     assert before[2] == random.getstate()
 
 
 def test_items_of_any_structure_pass():
+    one_image = [({"x": DATA.images[0]}, 0)]
+    for data, options, words in (
+        (one_image, {"augment": ["flip"]}, r"need images, a tensor \[rows, .* give a dict; leave"),
+        (one_image, {"normalize": STATS}, "give a dict; leave"),
+        (TensorDataset(torch.zeros(4, 2)), {"augment": ["crop"]}, r"give \[4, 2\]; leave"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            passes(Loader(data, **options))
     for data, x, y in (
         (Rows(torch.Tensor.float, float), DATA.images.float(), DATA.labels.double()),
         (Rows(lambda x: x.float() - 9, int), DATA.images.float() - 9, DATA.labels),
@@ -143,7 +152,7 @@ def test_items_of_any_structure_pass():
         (TensorDataset(DATA.images[:, 0], DATA.labels), DATA.images[:, 0], DATA.labels),
         (TensorDataset(DATA.images[:, 0, 0], DATA.labels), DATA.images[:, 0, 0], DATA.labels),
     ):
-        (batch,) = Loader(data, N, shuffle=False, normalize=STATS).batches(0)
+        (batch,) = Loader(data, N, shuffle=False).batches(0)
         assert batch.rows == N
         if x is None:
             assert batch.y is batch.x
@@ -203,11 +212,19 @@ def test_workers_change_nothing_and_live_on():
     assert_same(passes(loader, 5), passes(Loader(DATA, 4, **options), 5))
 
 
-def test_random_transforms_in_workers_depend_on_the_batch_alone():
-    loader = Loader(Noisy(), 3, num_workers=2)
+def noisy_too(items):
+    x, y = torch.utils.data.default_collate(items)
+    return x + torch.tensor([random.random(), np.random.rand(), float(torch.rand(()))]), y
+
+
+@pytest.mark.parametrize("collate_fn", [None, noisy_too])
+def test_random_transforms_depend_on_the_batch_alone(collate_fn):
+    loader = Loader(Noisy(), 3, num_workers=2, collate_fn=collate_fn)
     whole = passes(loader, 1)
     assert_same(whole[4:], passes(loader, 1, start=4))  # a resumed run
-    assert_same(whole, passes(Loader(Noisy(), 3, num_workers=1), 1))
+    alone = Loader(Noisy(), 3, collate_fn=collate_fn)
+    assert_same(whole, passes(alone, 1))
+    assert_same(whole[4:], passes(alone, 1, start=4))
     assert len(torch.cat([x for _, x, _ in whole]).unique()) == 3 * N
     order = torch.arange(3).repeat(2)
     for each in (loader, Loader(Noisy(), 3)):
@@ -360,6 +377,15 @@ def test_unusable_items_and_arguments():
             passes(Loader(data, 4))
     for changes, words in (
         ({"batch_size": 0}, "batch_size is 0"),
+        ({"batch_size": 2.5}, "batch_size is 2.5; pass a whole number"),
+        ({"batch_size": "4"}, "batch_size is '4'; pass a whole number"),
+        (
+            {"normalize": 0.5},
+            r"normalize is 0.5; pass \(mean, std\), each a number",
+        ),
+        ({"normalize": (0.5, [0.1, 0.0, 0.1])}, "and std above 0"),
+        ({"normalize": (float("nan"), 1)}, "finite"),
+        ({"normalize": (0.5, [0.1, 0.1])}, "one for each channel of the images"),
         ({"batch_size": N + 1, "drop_last": True}, "batch_size is 24, and the data have 23 rows"),
         ({"augment": ("spin",)}, "augment has 'spin'; choose from 'crop', 'flip'"),
         ({"data": []}, "data is empty"),
@@ -368,6 +394,9 @@ def test_unusable_items_and_arguments():
     ):
         with pytest.raises(ValueError, match=words):
             Loader(**{"data": DATA, **changes})
+    for order in (torch.ones(N) > 0, torch.arange(3).int(), torch.zeros(1, 1).long()):
+        with pytest.raises(ValueError, match="pass the numbers of rows, int64"):
+            Loader(DATA).batches(0, order)
     with pytest.raises(ValueError, match="drop_last leaves no batch"):
         as_loader(Loader(DATA, 4, drop_last=True), batch_size=24)
 

@@ -8,6 +8,7 @@ import pickle
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from astkit.datasets import Images, Loader, open_mapped, write_mapped
 from astkit.datasets.mapped import MappedImages
@@ -35,6 +36,12 @@ def test_what_was_written_is_read(tmp_path):
     assert sorted(path.name for path in (tmp_path / "deep").iterdir()) == ["images", "rows"]
 
 
+def test_a_home_folder_is_found(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert write_mapped("~/toy", DATA).folder == tmp_path / "toy"
+    assert len(open_mapped("~/toy")) == len(DATA)
+
+
 def test_copies_are_mapped_too(mapped):
     for twin in (pickle.loads(pickle.dumps(mapped)), copy.deepcopy(mapped)):
         assert isinstance(twin, MappedImages)
@@ -54,11 +61,18 @@ def test_a_failed_write_leaves_nothing_and_nothing_is_overwritten(tmp_path, mapp
         ([(PIXELS[0].float(), 0)], "Row 0 .* image of type torch.float32"),
         ([(PIXELS[0], 0.5)], "Row 0 .* label of type torch.float32"),
         ([(PIXELS[0], 4)], "has the label 4, but classes names 4"),
+        ([row, (PIXELS[0], "cat")], "Row 1 of data is no .* data type 'str'.*; convert it"),
+        ([(PIXELS[0], [1, 2])], "Row 0 of data is no"),
+        ([(*row, 1)], "Row 0 of data is no"),
+        ([{"x": PIXELS[0], "y": 0}], "Row 0 of data is no"),
+        ([(Image.new("RGB", (5, 6)), 0)], "Row 0 of data is no"),
         ([(PIXELS[0, 0], 0)], r"images is a torch.uint8 of shape \[1, 6, 5\]"),
     ):
         with pytest.raises(ValueError, match=words):
             write_mapped(tmp_path / "toy", data, DATA.classes)
         assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ValueError, match="The largest label is 5000000 of 1 rows; pass classes"):
+        write_mapped(tmp_path / "toy", [(PIXELS[0], 5_000_000)])
     with pytest.raises(ValueError, match="exists already; choose another folder or remove it"):
         write_mapped(mapped.folder, DATA)
 

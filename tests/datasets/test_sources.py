@@ -62,6 +62,8 @@ def test_names_the_choices():
     assert set(REGISTRIES["dataset"]) == {"digits", "fashion_mnist", "cifar10", "folders"}
     with pytest.raises(ValueError, match="size is 16 for 'digits'"):
         load("digits", size=16)
+    with pytest.raises(ValueError, match="root is '/nowhere', but 'digits' come with"):
+        load("digits", root="/nowhere")
 
 
 def test_digits_keep_scikit_learns_values():
@@ -95,6 +97,19 @@ def test_folders_are_read_by_name(tmp_path):
     assert np.array_equal(test.images[0].permute(1, 2, 0), noise(0, 0))
     make_folders(tmp_path / "test", ("wasp",), 1)
     with pytest.raises(ValueError, match="class 'wasp'"):
+        load("folders", tmp_path)
+
+
+def test_no_image_is_left_out_in_silence(tmp_path):
+    make_folders(tmp_path, ("ant", "bee", ".hidden"), 2)
+    put(tmp_path, "ant/.DS_Store")
+    assert load("folders", tmp_path)[0].classes == ("ant", "bee")
+    put(tmp_path, "cow/0.webp")
+    put(tmp_path, "dog/0.bmp")
+    with pytest.raises(ValueError, match=r"cow/0.webp, one of 2, is not of .png"):
+        load("folders", tmp_path)
+    make_folders(tmp_path / "test", ("ant",), 1)
+    with pytest.raises(ValueError, match=r"test has classes, but .*train has none"):
         load("folders", tmp_path)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -230,7 +231,39 @@ def test_integers_of_a_small_target_are_the_classes_of_the_training_rows() -> No
 
 def test_rows_of_another_width_and_unknown_rows_are_refused() -> None:
     wide, narrow = (TensorDataset(torch.randn(120, width)) for width in (5, 3))
-    with pytest.raises(ValueError, match=r"a training row has \[5\] values and .* \[3\]"):
+    with pytest.raises(ValueError, match=r"the inputs of a training row are \[5\] .* \[3\]: pass"):
         Pair(Rows(wide), Rows(narrow))
+    targets = TensorDataset(wide.tensors[0], torch.zeros(120, 2))
+    with pytest.raises(ValueError, match=r"the targets of a training row are \[\] .* \[2\]: pass"):
+        Pair(Rows(TensorDataset(wide.tensors[0], torch.zeros(120))), Rows(targets))
+    colour, grey = (Rows(TensorDataset(torch.zeros(9, channels, 8, 8))) for channels in (3, 1))
+    with pytest.raises(ValueError, match=r"are \[3, 8, 8\] .* \[1, 8, 8\]: pass"):
+        Pair(colour, grey)
     with pytest.raises(ValueError, match="a sampler of its own"):
         Rows(DataLoader(wide, sampler=[3, 1, 1]))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("shift", [0, 10**12])
+def test_a_class_of_one_training_row_and_huge_labels_are_weighed(shift: int) -> None:
+    labels = torch.arange(400) % 3
+    labels[7] = 3
+    data: Any = TensorDataset(torch.randn(400, 4), labels + shift)
+    target: Any = TensorDataset(torch.randn(120, 4), torch.full((120,), 3 + shift))
+    for each in (data, target):
+        each.targets = each.tensors[1]  # labels, however large
+    both = Pair(Rows(data), Rows(target), seed=2)
+    assert both.labels is not None
+    factor = ratio.class_factor(*both.labels)
+    assert factor.nonzero().tolist() == [[7]]
+    assert factor[7] == 400
+    others = torch.tensor([row for row in range(400) if row != 7])
+    assert ratio.input_test(both, factor, others) == (0.5, 1.0)
+    found = ratio.input_ratio(both, factor, torch.arange(120), torch.arange(400))
+    assert torch.isfinite(found).all()
+
+
+def test_targets_count_only_where_both_have_them() -> None:
+    x, held = torch.randn(120, 3), torch.randn(60, 3)
+    for train, target in (((x,), (held, held[:, :1])), ((x, x[:, :1]), (held,))):
+        both = Pair(Rows(TensorDataset(*train)), Rows(TensorDataset(*target)))
+        assert ratio.input_test(both, torch.ones(120).double()).p > 0.001

@@ -5,11 +5,13 @@ from __future__ import annotations
 import copy
 import itertools
 import math
+import random
 import re
 from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -54,13 +56,14 @@ def foreign(images: Any, shuffle: bool) -> DataLoader:
 
 
 class Noisy(Dataset):
-    """Images with noise from torch's default generator, as random transforms add it."""
+    """Images with noise from the default generators, as random transforms add it."""
 
     def __len__(self) -> int:
         return len(TRAIN)
 
     def __getitem__(self, row: int) -> Any:
-        return TRAIN.images[row] / 255 + 0.1 * torch.rand(1, 8, 8), TRAIN.labels[row]
+        scale = 0.1 * random.random() + 0.1 * np.random.rand()
+        return TRAIN.images[row] / 255 + scale * torch.rand(1, 8, 8), TRAIN.labels[row]
 
 
 class Both(RandomSubset):
@@ -176,12 +179,14 @@ def test_nothing_is_open_between_records(kind: str, precision: str) -> None:
     assert [module.training for module in model.modules()] == modes
 
 
-@pytest.mark.parametrize("kind", ["dense", "gated", "per sample", "foreign", "noisy"])
-def test_the_default_generator_decides_nothing(kind: str) -> None:
+@pytest.mark.parametrize(
+    "kind", ["dense", "gated", "per sample", "foreign", "noisy", "noisy, foreign"]
+)
+def test_the_default_generators_decide_nothing(kind: str) -> None:
     with rng.isolated("cpu", "elsewhere"):
         trainer = build(kind)
         for _ in trainer.steps():
-            torch.rand(7)  # what a notebook might do between two records
+            torch.rand(7), np.random.rand(), random.random()  # as a notebook might between records
     assert same(everything(trainer), uninterrupted(kind)[0])
 
 

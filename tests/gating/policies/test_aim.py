@@ -12,7 +12,7 @@ from torch.utils.data import TensorDataset
 
 from astkit import RunInfo, rng
 from astkit.datasets import Images
-from astkit.gating import as_policy
+from astkit.gating import as_policy, ratio
 from astkit.gating.features import Rows
 from astkit.gating.forecast import Forecast
 from astkit.gating.policies import aim
@@ -238,3 +238,14 @@ def test_what_is_missing_is_said() -> None:
     with pytest.raises(ValueError, match=r"no features are known .* pass features="):
         aim.weights(unknown, unknown)
     assert aim.weights(unknown, unknown, features=lambda x: x.flatten(1)).eq(1).all()
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_class_that_no_fitted_row_has_is_weighed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ratio, "FITTED", 100)
+    labels = torch.arange(400) % 3
+    labels[7] = 3
+    train = TensorDataset(torch.randn(400, 4), labels)
+    target = TensorDataset(torch.randn(120, 4), torch.full((120,), 3))
+    assert 7 not in aim.pair(train, target).sample
+    assert aim.weights(train, target).mean() == pytest.approx(1)
