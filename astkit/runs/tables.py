@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -94,7 +94,7 @@ def table(runs: Runs, metric: str | None = None) -> pd.DataFrame:
         columns, rows = ["runs"], rows.assign(runs="all")
     rows = rows.fillna(dict.fromkeys(columns, NONE))
     groups = dict(list(rows.groupby(columns, sort=False, dropna=False)))
-    compared = rows[columns].eq(CONTROL).any(axis=None)
+    compared = (rows[columns] == CONTROL).any(axis=None)
     lines = []
     for key, group in groups.items():
         mean, low, high, n = mean_interval(_by_seed(group, metric).values())
@@ -132,9 +132,7 @@ def _groups(rows: pd.DataFrame, varied: Sequence[str]) -> list[str]:
     return [column for column in columns if rows[column].nunique(dropna=False) > 1]
 
 
-def _control(
-    key: tuple[Any, ...], groups: Mapping[tuple[Any, ...], pd.DataFrame]
-) -> pd.DataFrame | None:
+def _control(key: tuple[Any, ...], groups: dict[Any, pd.DataFrame]) -> pd.DataFrame | None:
     """The group like ``key`` with "dense" in the last column in which there is one."""
     for at in reversed(range(len(key))):
         control = groups.get((*key[:at], CONTROL, *key[at + 1 :]))

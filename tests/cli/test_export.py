@@ -50,8 +50,7 @@ def test_wrong_options_are_refused_and_write_nothing(small: Path, capsys) -> Non
     out = small.parent / "out"
     for options, sentence in (
         ([small, "-p", "rat=1"], "01_small.ipynb has no parameter 'rat': choose from"),
-        ([small, "-p", "rate"], "-p is 'rate': give name=value"),
-        ([small.with_name("none.ipynb")], "there is no notebook"),
+        ([small, "-p", "seeds=0,1"], "seeds has 2 values: give one, a list as [0,1]"),
     ):
         assert refused(capsys, "export", *options, "-o", out).startswith(sentence)
     assert not out.exists()

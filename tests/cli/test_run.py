@@ -24,22 +24,15 @@ def run(toy, *options):
     return main(["run", str(toy), "--runs", str(toy.parent / "runs"), *options])
 
 
-def test_a_complete_run_is_run_again_on_demand_only(toy, root, process, capsys):
-    seen = process("complete")
+def test_notes_are_told(toy, root, process, capsys):
+    process("complete")
     assert run(toy, "-p", "rate=1", "-p", "names=z") == 0
-    assert seen[0][0] == {"rate": 1.0, "names": ["z"]}
-    first, second = capsys.readouterr().out.splitlines()
-    assert first.startswith("1/1  complete  ")
-    (folder,) = root.iterdir()
-    assert second == f"1 complete in {folder}"
     sweeping.write(toy, "1")
     assert run(toy, "-p", "rate=1", "-p", "names=z") == 0
-    said = capsys.readouterr().out
-    assert "1/1  complete  before, so not run again" in said
-    assert "note: toy.ipynb has changed since" in said
-    assert len(seen) == 1
-    assert run(toy, "-p", "rate=1", "-p", "names=z", "--again") == 0
-    assert len(seen) == 2
+    said = capsys.readouterr().out.splitlines()
+    (folder,) = root.iterdir()
+    assert said[1] == said[3] == f"1 complete in {folder}"
+    assert said[4] == "note: toy.ipynb changed since: run it with --again"
 
 
 def test_other_ends_are_told(toy, root, process, capsys):
@@ -57,24 +50,14 @@ def test_other_ends_are_told(toy, root, process, capsys):
     assert "1 busy: locked by another process" in capsys.readouterr().out
 
 
-def test_runs_of_several_values_are_counted_by_their_status(toy, root, process, capsys):
+def test_several_runs_are_counted_and_bad_arguments_start_none(toy, root, process, capsys):
     process("complete", error("no luck"), "complete")
+    assert "no parameter 'rates'" in refused(capsys, "run", toy, "--runs", root, "-p", "rates=1")
+    assert not root.exists()
     assert run(toy, "-p", "seed=0,1,2") == 1
     said = capsys.readouterr().out.splitlines()
-    assert said[1].startswith("2/3  failed  seed=1  ")
     assert said[3] == f"2 complete in {root}"
     assert said[4].startswith("1 failed: see notebook.ipynb and error.json in ")
-
-
-def test_bad_arguments_are_refused_before_anything_starts(toy, root, capsys):
-    for options, sentence in (
-        (["-p", "rates=1"], "toy.ipynb has no parameter 'rates': choose from"),
-        (["-p", "rate=high"], "rate is 'high', but its default in toy.ipynb is 0.1: give a value"),
-    ):
-        assert refused(capsys, "run", toy, "--runs", root, *options).startswith(sentence)
-    absent = toy.with_name("none.ipynb")
-    assert refused(capsys, "run", absent) == f"there is no notebook {absent}\n"
-    assert not root.exists()
 
 
 def test_an_interrupt_while_the_command_is_imported_is_told_in_a_line(capsys, monkeypatch):
