@@ -57,6 +57,11 @@ def run(options: argparse.Namespace) -> None:
     from astkit.comparison.compare import compare
     from astkit.trainers import Budget
 
+    if options.seeds < 1:
+        raise ValueError(f"--seeds is {options.seeds}: give 1 or more")
+    if options.out is not None and options.out.is_file():
+        raise ValueError(f"--out is {options.out}, which is a file: name a folder")
+    options.resumes = options.out is not None
     task = _task(options)
     task["policies"] = [_policy(text) for text in options.policies]
     if options.epochs is not None:

@@ -66,6 +66,7 @@ def run(options: argparse.Namespace) -> int:
     """Run the notebook, a line for each run, and print how many have which status."""
     from astkit.runs import notebook, sweep
 
+    options.resumes = True
     values = notebook.read(options.notebook).values(options.parameters)
     with interruptible():
         outcomes = sweep.run(

@@ -6,10 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from filelock import FileLock
 
 from astkit import cli
 from astkit.cli import main
+from astkit.comparison import compare as comparison
+from astkit.runs.record import Record
 from tests.cli.refusals import refused
 from tests.runs import sweeping
 from tests.runs.sweeping import error, process, root, toy  # noqa: F401 (fixtures)
@@ -66,7 +69,32 @@ def test_an_interrupt_while_the_command_is_imported_is_told_in_a_line(capsys, mo
 
     monkeypatch.setattr(cli, "_parser", interrupted)
     assert main(["run", "toy.ipynb"]) == 130
-    assert capsys.readouterr().err == "astkit: interrupted; started again, it resumes\n"
+    assert capsys.readouterr().err == "astkit: interrupted\n"
+
+
+@pytest.mark.parametrize(("more", "resumes"), [([], False), (["-o", "out"], True)])
+def test_only_what_resumes_is_said_to_resume(more, resumes, capsys, monkeypatch):
+    def interrupted(**_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(comparison, "compare", interrupted)
+    assert main(["compare", *more]) == 130
+    assert ("started again, it resumes" in capsys.readouterr().err) == resumes
+
+
+def test_a_narrow_encoding_and_a_closed_pipe_are_no_errors(tmp_path):
+    run = Record.create(tmp_path, "x", {})
+    run.finish([{"policy": policy, "loss": 1.0} for policy in ("größe", "b")])
+    command = [sys.executable, "-m", "astkit", "report", tmp_path]
+    environment = {**PACKAGE, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert r"gr\xf6\xdfe" in done.stdout
+    reader, writer = os.pipe()
+    os.close(reader)
+    closed = subprocess.run(command, env=PACKAGE, stdout=writer, stderr=subprocess.PIPE)
+    os.close(writer)
+    assert (closed.returncode, closed.stderr) == (1, b"")
 
 
 BARE = """
