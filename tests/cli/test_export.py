@@ -9,6 +9,7 @@ import pytest
 
 from astkit.cli import main
 from astkit.files import shipped
+from astkit.runs import notebook
 from tests.cli.refusals import refused
 from tests.runs import sweeping
 
@@ -62,6 +63,9 @@ def test_the_notebooks_are_copied_into_a_new_folder_only(tmp_path: Path, capsys)
     assert f"{len(originals)} notebooks" in capsys.readouterr().out
     for path in originals:
         assert (tmp_path / "mine" / path.name).read_bytes() == path.read_bytes()
+        for value in notebook.read(path).defaults.values():  # the results that it reads come along
+            if isinstance(value, str) and value.endswith((".json", ".png")):
+                assert (tmp_path / "mine" / value).read_bytes()
     (tmp_path / "mine" / originals[0].name).write_text("mine")
     assert "would be overwritten: name a new folder" in refused(
         capsys, "notebooks", tmp_path / "mine"
