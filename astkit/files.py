@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import secrets
-import sysconfig
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-SHARE = Path(sysconfig.get_path("data")) / "share" / "astkit"
+SHARE = Path(__file__).with_name("share")
 """Files of an installation from a wheel."""
 _PARENT = Path(__file__).resolve().parents[1]
 CHECKOUT = None if _PARENT.name == "site-packages" else _PARENT
@@ -63,14 +63,21 @@ def write_json(path: str | os.PathLike[str], content: Mapping[str, Any]) -> Path
 def plain_values(value: Any, name: str = "the value") -> Any:
     """``value`` as JSON can represent it (RFC 8259): tensors and arrays become lists.
 
-    A number that is not finite becomes ``None``. Raises ``ValueError`` for other types.
+    A number that is not finite becomes ``None``, a key a string. Raises ``ValueError`` for other
+    types, unpaired surrogates, and keys that are equal as strings.
     """
     if isinstance(value, float):
         return value if math.isfinite(value) else None
+    if isinstance(value, str) and re.search("[\ud800-\udfff]", value):
+        raise ValueError(f"{name!r} has {value!r}, which UTF-8 cannot hold: replace its surrogates")
     if value is None or isinstance(value, int | str):
         return value
-    if isinstance(value, dict):
-        return {str(key): plain_values(part, str(key)) for key, part in value.items()}
+    if isinstance(value, Mapping):
+        keys = [plain_values(str(key), name) for key in value]
+        if len(set(keys)) < len(keys):
+            raise ValueError(f"{name!r} has keys that are equal as strings: give others")
+        parts = zip(keys, value.values(), strict=True)
+        return {key: plain_values(part, key) for key, part in parts}
     if isinstance(value, list | tuple):
         return [plain_values(part, name) for part in value]
     if hasattr(value, "tolist"):  # tensors and numpy values

@@ -145,7 +145,7 @@ def refuse_removed(place: str, removed: Mapping[str, Any]) -> None:
 def resolve(kind: str, name: str) -> Any:
     """The object ``name`` of the table ``kind``; raises ``ValueError`` for an unknown name."""
     table = REGISTRIES[kind]
-    if name not in table:
+    if not isinstance(name, str) or name not in table:
         raise ValueError(f"unknown {kind} {name!r}: choose one of {', '.join(sorted(table))}")
     module, _, attribute = table[name].partition(":")
     return getattr(import_module(module), attribute)

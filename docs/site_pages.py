@@ -8,11 +8,9 @@ import inspect
 import io
 import json
 import re
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from PIL import Image
 
@@ -30,9 +28,6 @@ ROOT = Path(__file__).resolve().parents[1]
 ROOT_PAGES = ["CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"]
 THUMBNAIL = (800, 320)  # pixels at most
 IMAGES = ("image/png", "image/gif")
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-REPOSITORY: str | None = PROJECT.get("urls", {}).get("Repository")
-"""Address of the published repository, of which all links to it are made; ``None`` without one."""
 HOUSE: tuple[dict[str, str], ...] = (
     {"cli": "commands"},
     {"runs": "notebooks, sweeps, one file for Kaggle"},
@@ -190,27 +185,6 @@ def measured(name: str, entries: list[policies_page.Entry]) -> Iterator[str]:
         yield "Not measured yet: `python -m tests.benchmarks.policies` measures it.\n"
 
 
-def launchers(notebook: str, repository: str | None) -> dict[str, str]:
-    """Addresses that open ``notebook``, a path in ``repository``, by the name of the service.
-
-    Empty without a repository. Raises ``ValueError`` for one that is not on GitHub.
-    """
-    if repository is None:
-        return {}
-    found = re.fullmatch(r"https://github\.com/([\w.-]+/[\w.-]+?)(\.git)?/?", repository)
-    if not found:
-        raise ValueError(
-            f"Repository is {repository!r} in pyproject.toml: give https://github.com/OWNER/NAME"
-        )
-    name, file = found[1], f"{found[1]}/blob/main/{notebook}"
-    return {
-        "Codespaces": f"https://codespaces.new/{name}",
-        "Binder": f"https://mybinder.org/v2/gh/{name}/main?urlpath={quote(f'lab/tree/{notebook}')}",
-        "Colab": f"https://colab.research.google.com/github/{file}",
-        "Kaggle": f"https://kaggle.com/kernels/welcome?src=https://github.com/{file}",
-    }
-
-
 def figures() -> Iterator[tuple[Path, str, list[bytes]]]:
     """Path, heading and pictures of every notebook, and of every page of docs with a picture."""
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
@@ -230,19 +204,14 @@ def figures() -> Iterator[tuple[Path, str, list[bytes]]]:
             )
 
 
-def gallery(repository: str | None = REPOSITORY) -> dict[str, bytes]:
-    """A page with all figures of notebooks and docs as thumbnails, and the thumbnails.
-
-    With the address of a ``repository``, each notebook has links that open it in the cloud.
-    """
+def gallery() -> dict[str, bytes]:
+    """A page with all figures of notebooks and docs as thumbnails, and the thumbnails."""
     files: dict[str, bytes] = {}
     lines = ["# Gallery", "", "Every notebook with the outputs of its committed run.", ""]
     for path, heading, pictures in figures():
-        file, notebook = path.relative_to(ROOT).as_posix(), path.suffix == ".ipynb"
-        links = {f"Read the {'notebook' if notebook else 'page'}": f"/{file}"}
-        links |= launchers(file, repository) if notebook else {}
-        lines += [f"## {heading}", ""]
-        lines += [" · ".join(f"[{text}]({link})" for text, link in links.items()), ""]
+        file = path.relative_to(ROOT).as_posix()
+        kind = "notebook" if path.suffix == ".ipynb" else "page"
+        lines += [f"## {heading}", "", f"[Read the {kind}](/{file})", ""]
         for number, picture in enumerate(pictures, 1):
             name = f"thumbnails/{path.stem}_{number}.png"
             files[name] = thumbnail(picture)

@@ -20,7 +20,6 @@ from urllib.parse import unquote, urlsplit
 import pandas as pd
 import pytest
 import torch
-import yaml
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -192,39 +191,6 @@ def test_the_path_of_a_batch_is_that_of_the_code() -> None:
         kind, _, function = name.rpartition(".")
         assert re.search(rf"^ *def {function}\(", text, re.MULTILINE), name
         assert not kind or re.search(rf"^class {kind}\b", text, re.MULTILINE), name
-
-
-ADDRESS = "https://github.com/OWNER/NAME"
-
-
-def test_a_notebook_opens_in_the_cloud(site: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    links = site.launchers("notebooks/07_your_model.ipynb", ADDRESS)
-    assert links == site.launchers("notebooks/07_your_model.ipynb", f"{ADDRESS}.git")
-    file = "OWNER/NAME/blob/main/notebooks/07_your_model.ipynb"
-    assert links == {
-        "Codespaces": "https://codespaces.new/OWNER/NAME",
-        "Binder": "https://mybinder.org/v2/gh/OWNER/NAME/main"
-        "?urlpath=lab/tree/notebooks/07_your_model.ipynb",
-        "Colab": f"https://colab.research.google.com/github/{file}",
-        "Kaggle": f"https://kaggle.com/kernels/welcome?src=https://github.com/{file}",
-    }
-    monkeypatch.setattr(site, "thumbnail", bytes)
-    page = site.gallery(ADDRESS)["gallery.md"].decode()
-    shown = re.findall(r"\(https://\S+/(notebooks/\S+\.ipynb)\)", page)
-    assert Counter(shown) == {f"notebooks/{path.name}": 3 for path in NOTEBOOKS}
-    with pytest.raises(ValueError, match=r"Repository is 'https://example.org/a' in pyproject"):
-        site.launchers("notebooks/07_your_model.ipynb", "https://example.org/a")
-
-
-def test_links_to_the_cloud_need_the_address_of_the_project(
-    site: ModuleType, generated: dict[str, str]
-) -> None:
-    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8")).get("repository-code")
-    assert cited == site.REPOSITORY  # stated in both, or in neither
-    services = r"mybinder\.org|codespaces\.new|colab\.research|kernels/welcome"
-    texts = [path.read_text("utf-8") for path in [*ROOT.glob("*.md"), *DOCS.glob("*.md")]]
-    assert [text for text in texts if re.search(services, text)] == []
-    assert bool(re.search(services, generated["gallery.md"])) == bool(site.REPOSITORY)
 
 
 def test_every_figure_has_a_thumbnail(generated: dict[str, str]) -> None:

@@ -10,6 +10,7 @@ import stat
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -137,14 +138,21 @@ def test_a_failing_step_keeps_the_old_file_and_leaves_nothing_else(
 
 def test_values_become_plain(tmp_path: Path) -> None:
     record = {"loss": math.nan, "worst": -math.inf, "rate": np.float32(0.5), "on": True}
-    record |= {"rows": torch.arange(2), "nested": {1: (1, [math.inf])}, "none": None}
+    record |= {"rows": torch.arange(2), "none": None}
+    record |= {"nested": MappingProxyType({1: (1, [math.inf])})}
     plain = {"loss": None, "worst": None, "rate": 0.5, "on": True, "rows": [0, 1], "none": None}
     plain |= {"nested": {"1": [1, [None]]}}
     assert plain_values(record) == plain
     path = write_json(tmp_path / "a.json", record)
     assert json.loads(path.read_text()) == read_json(path) == plain
-    with pytest.raises(ValueError, match="'model' is a Linear, which JSON cannot hold: give"):
-        write_json(path, {"model": torch.nn.Linear(1, 1)})
+    for value, sentence in (
+        (torch.nn.Linear(1, 1), "'x' is a Linear, which JSON cannot hold: give"),
+        ("half \ud800", r"'x' has 'half \\ud800', which UTF-8 cannot hold: replace its surrogates"),
+        ({"\ud800": 1}, r"'x' has '\\ud800', which UTF-8 cannot hold"),
+        ({1: "a", "1": "b"}, "'x' has keys that are equal as strings: give others"),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            write_json(path, {"x": value})
     assert read_json(path) == plain
 
 

@@ -88,4 +88,5 @@ def test_notebooks_and_compare_run_from_the_wheel(
     options = ("--dataset", "digits", "--epochs", "1", "--seeds", "2", "--policies", "infobatch")
     assert "infobatch" in run(installed / "astkit", "compare", *options, folder=tmp_path)
     run(installed / "astkit", "export", "-o", "out", folder=tmp_path)
-    assert "astkit" in (tmp_path / "out" / "competition.ipynb").read_text()
+    assert "astkit" in (text := (tmp_path / "out" / "competition.ipynb").read_text())
+    assert len(text) < 450_000  # without the notebooks

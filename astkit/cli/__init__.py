@@ -7,6 +7,8 @@ command returns its exit code, or ``None`` for success.
 from __future__ import annotations
 
 import argparse
+import io
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -19,8 +21,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     0: success; 1: a run failed; 2: invalid arguments or files; 130: interrupted.
     """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # what a terminal's encoding lacks
+    options = argparse.Namespace(resumes=False)
     try:
-        options = _parser().parse_args(arguments)
+        _parser().parse_args(arguments, options)
         return options.command(options) or GOOD
     except (ValueError, FileNotFoundError) as error:
         code, sentence = REFUSED, str(error)
@@ -28,10 +33,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         extra = "the extra 'notebooks' of astkit (pip install -e '.[notebooks]' in a clone)"
         need = f"{error.name} is not installed: install it, or {extra}"
         code, sentence = REFUSED, need if error.name else str(error)  # no name: says it itself
+    except BrokenPipeError:  # such as of `head`; Python would complain when it flushes at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
     except (FloatingPointError, OSError) as error:
         code, sentence = FAILED, str(error)
     except KeyboardInterrupt:
-        print("astkit: interrupted; started again, it resumes", file=sys.stderr)
+        more = "; started again, it resumes" if options.resumes else ""
+        print(f"astkit: interrupted{more}", file=sys.stderr)
         return INTERRUPTED
     sys.stderr.write(printable(f"astkit: {sentence}\n"))
     raise SystemExit(code)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -56,6 +57,11 @@ def run(options: argparse.Namespace) -> None:
     from astkit.comparison.compare import compare
     from astkit.trainers import Budget
 
+    if options.seeds < 1:
+        raise ValueError(f"--seeds is {options.seeds}: give 1 or more")
+    if options.out is not None and options.out.is_file():
+        raise ValueError(f"--out is {options.out}, which is a file: name a folder")
+    options.resumes = options.out is not None
     task = _task(options)
     task["policies"] = [_policy(text) for text in options.policies]
     if options.epochs is not None:
@@ -89,10 +95,9 @@ def _task(options: argparse.Namespace) -> dict[str, Any]:
 
 def _policy(text: str) -> dict[str, Any]:
     """The policy in "name:argument=value,argument=value"."""
-    from astkit.runs.notebook import literal
+    from astkit.runs.notebook import assignments, literal
 
     name, _, rest = text.partition(":")
-    parts = [part.partition("=") for part in rest.split(",") if part]
-    if not all(equals for _, equals, _ in parts):
-        raise ValueError(f"--policies has {text!r}: write gate:target_rate=0.25")
-    return {"name": name} | {argument: literal(value) for argument, _, value in parts}
+    parts = re.split(r",(?=\s*\w+=)", rest) if rest else []  # a list may contain commas
+    given = assignments([f"name={name}", *parts], f"--policies {text}")
+    return {key: value if key == "name" else literal(value) for key, value in given.items()}

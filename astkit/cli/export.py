@@ -50,5 +50,10 @@ def export(options: argparse.Namespace) -> None:
     from astkit.runs import notebook
 
     plan = notebook.read(options.notebook or kaggle.COMPETITION)
-    path = kaggle.write(plan, plan.changed(options.parameters), options.out)
+    parameters = {}
+    for name, values in plan.values(options.parameters).items():
+        if len(values) != 1:
+            raise ValueError(f"{name} has {len(values)} values: give one, a list as [0,1]")
+        parameters[name] = values[0]
+    path = kaggle.write(plan, parameters, options.out)
     say(f"{path}: {path.stat().st_size / 1e3:.0f} kB")

@@ -21,6 +21,7 @@ examples:
 values:
   0.05,0.1,0.2   a run with each of three values
   '[0,1],[2,3]'  two lists; for a list parameter, 0,1 means [0] and [1]
+  "'a,b','c'"    strings that contain a comma
 
 A run's folder, runs/<date>_<notebook>_<hash>_s<seed>/, holds parameters,
 environment, the executed notebook, and result.json or error.json. The same
@@ -65,7 +66,8 @@ def run(options: argparse.Namespace) -> int:
     """Run the notebook, a line for each run, and print how many have which status."""
     from astkit.runs import notebook, sweep
 
-    values = sweep.values_of(notebook.read(options.notebook), options.parameters)
+    options.resumes = True
+    values = notebook.read(options.notebook).values(options.parameters)
     with interruptible():
         outcomes = sweep.run(
             options.notebook, values, options.runs, again=options.again, announce=say

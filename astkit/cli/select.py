@@ -46,6 +46,8 @@ def run(options: argparse.Namespace) -> None:
 
     if options.rows is not None and options.rows < 1:
         raise ValueError(f"--rows is {options.rows}: give 1 or more")
+    if options.out.resolve() in (options.pool.resolve(), options.target.resolve()):
+        raise ValueError(f"--out is {options.out}, which is read: name another file")
     pool, target, lines = read(options.pool, options.target, options.label)
     found = aim.aimed(aim.pair(pool, target, seed=options.seed))
     weights = torch.ones(len(pool)) if found.weights is None else found.weights

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from astkit.files import write_atomic
+from astkit.files import SHARE, write_atomic
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode
@@ -33,8 +33,9 @@ _CHARACTERS = 1000  # of a line of the archive
 _SETTINGS = """## Settings
 
 Kaggle passes no parameters: change values in the next cell. The folded cell below it holds astkit,
-so that neither an installation nor the internet is required. `%env ASTKIT_TIME_BUDGET_H=8.5` in a
-cell before saves and ends training after 8.5 hours, before the session ends."""
+so that neither an installation nor the internet is required."""
+_LIMITED = """ `%env ASTKIT_TIME_BUDGET_H=8.5` in a
+cell before ends training after 8.5 hours, before the session ends."""
 _CELL = """\
 # {package}, as a compressed archive, which is all that the cells need.
 # The archive is compared with its SHA-256 before anything in it is imported.
@@ -87,9 +88,10 @@ def build(notebook: Notebook, parameters: Mapping[str, Any]) -> NotebookNode:
     if values:
         lines = (f"{name} = {value!r}" for name, value in values.items())
         source = "\n".join([source, "", "# set by astkit export", *lines])
+    limited = any("TimeIsUp" in cell.source for cell in cells)  # others would fail at the limit
     exported = [
         *map(_strip, cells[:place]),
-        new_markdown_cell(_SETTINGS),
+        new_markdown_cell(_SETTINGS + _LIMITED if limited else _SETTINGS),
         new_code_cell(source, metadata={"tags": ["parameters"]}),
         new_code_cell(_package_cell(text, digest), metadata=_FOLDED),
         *map(_strip, cells[place + 1 if tagged else place :]),
@@ -108,7 +110,8 @@ def archive(files: Mapping[str, Path]) -> str:
     contents = dict(files)
     for path in _PACKAGE.rglob("*.*"):
         name = f"astkit/{path.relative_to(_PACKAGE).as_posix()}"
-        if path.is_file() and "/." not in name and "__pycache__" not in name:
+        left_out = "/." in name or "__pycache__" in name or path.is_relative_to(SHARE)
+        if path.is_file() and not left_out:
             contents[name] = path
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w:bz2") as tar:

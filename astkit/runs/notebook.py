@@ -29,9 +29,11 @@ from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.manager import AsyncKernelManager
 from papermill.exceptions import PapermillExecutionError
 
+from astkit.files import CHECKOUT
 from astkit.runs.record import FOLDER, LONGEST, Record, digest
-from astkit.stamp import stamp
+from astkit.stamp import source_hash, stamp
 
+_PACKAGE = Path(__file__).parents[1]
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 Parameters = dict[str, Any]
@@ -64,7 +66,7 @@ class Notebook:
 
         Integers are converted to float if the default is a float, a single value becomes a list if
         it is a list, and a default of ``None`` accepts anything. Raises ``ValueError`` for
-        other types, unknown names, and values that JSON cannot represent.
+        other types, unknown names, and values that JSON would change, such as tuples.
         """
         default = self.default(name)
         try:
@@ -74,21 +76,30 @@ class Notebook:
                 f"{name} is {value!r}, but its default in {self.path.name} is {default!r}: give a"
                 f" value of that type ({type(default).__name__})"
             ) from None
-        digest({name: fitted})  # raises for values that JSON cannot represent
+        if not _kept_by_json(fitted):
+            raise ValueError(
+                f"{name} is {value!r}, which JSON cannot keep as it is: give finite numbers,"
+                " strings, lists, or mappings with strings as keys"
+            )
         return fitted
 
-    def from_text(self, name: str, text: str) -> Any:
-        """The value in ``text``: verbatim if the default is a string, else a literal."""
-        if isinstance(self.default(name), str):
-            return self.fit(name, text)
-        value = literal(text)
-        if isinstance(value, str) and text.strip()[:1] in ("[", "{", "("):
-            raise ValueError(f"{name} is {text!r}: close its brackets, and quote its strings")
-        return self.fit(name, value)
+    def values(self, options: Sequence[str]) -> dict[str, list[Any]]:
+        """The values in ``name=values`` options, separated by commas, in the types of the defaults.
 
-    def changed(self, options: Sequence[str]) -> Parameters:
-        """The parameters in ``name=value`` options; see `from_text`."""
-        return {name: self.from_text(name, text) for name, text in assignments(options).items()}
+        A string is taken verbatim, or in quotes where it contains a comma; other values are
+        literals. Raises ``ValueError`` for unknown names and values of another type.
+        """
+        columns = {}
+        for name, text in assignments(options).items():
+            parts = [part.strip() for part in text.split(",")]
+            values = literal(f"[{text}]")
+            if isinstance(self.default(name), str):
+                quoted = isinstance(values, list) and {type(value) for value in values} == {str}
+                values = values if quoted else parts
+            elif not isinstance(values, list):
+                values = [_closed(name, part) for part in parts]
+            columns[name] = [self.fit(name, value) for value in values]
+        return columns
 
 
 @dataclass(frozen=True)
@@ -113,7 +124,7 @@ class Outcome:
 
 
 def read(path: str | os.PathLike[str]) -> Notebook:
-    """Read a notebook's parameters, with papermill's ``inspect_notebook``.
+    """Read a notebook's parameters: the names that its first tagged cell assigns literals to.
 
     Raises ``FileNotFoundError`` for a missing file, ``ValueError`` for a file that is not a
     notebook or a parameter that is not a literal.
@@ -124,17 +135,17 @@ def read(path: str | os.PathLike[str]) -> Notebook:
     try:
         cells = nbformat.read(path, 4).cells
         code = digest({"code": ["".join(c.source) for c in cells if c.cell_type == "code"]})
-        inspected = papermill.inspect_notebook(_unformatted(path))
+        tagged = [c.source for c in cells if "parameters" in c.metadata.get("tags", [])]
     except Exception as error:  # nbformat may raise any exception
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ValueError(f"{path} is not a notebook: {reason[:LONGEST]}") from error
     defaults = {}
-    for name, parameter in inspected.items():
+    for name, value in _assigned(path.name, "".join(tagged[:1])):
         try:
-            defaults[name] = ast.literal_eval(parameter["default"])
-        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+            defaults[name] = ast.literal_eval(value)
+        except (ValueError, TypeError, MemoryError, RecursionError):
             raise ValueError(
-                f"parameter {name} of {path.name} is {parameter['default'][:LONGEST]!r}: give it a"
+                f"parameter {name} of {path.name} is {ast.unparse(value)[:LONGEST]!r}: give it a"
                 " literal, and compute in the next cell"
             ) from None
     return Notebook(path.resolve(), defaults, code)
@@ -161,12 +172,20 @@ def run(
         again: delete an earlier run and start anew.
         show: print what the notebook prints.
 
-    Raises ``ValueError`` for unknown parameters, and for links in the run's folder.
+    Raises ``ValueError`` for unknown parameters, links in the run's folder, and a folder that
+    another notebook of the same name uses.
     """
     parameters = {name: notebook.fit(name, value) for name, value in parameters.items()}
     name, every, seed = _identity(notebook, parameters)
-    files = {"notebook": notebook.path.name, "code": notebook.code}
+    place = os.path.relpath(notebook.path, Path(root).resolve())  # both may move together
+    files = {"notebook": notebook.path.name, "place": place, "code": notebook.code}
     record = Record.create(root, name, every, seed, **files)
+    before = {**files, **record.config}
+    if before["place"] != place and before["code"] != notebook.code:
+        raise ValueError(
+            f"{record.folder} belongs to another notebook, {before['place']}: rename one of the"
+            " two, or name another folder of runs"
+        )
     try:
         if again:
             with _locked(record.folder):
@@ -190,8 +209,12 @@ def _outcome(notebook: Notebook, parameters: Parameters, record: Record) -> Outc
         return Outcome(parameters, "failed", error=record.reason, folder=record.folder)
     if record.status != "complete":
         return Outcome(parameters, "incomplete", folder=record.folder)
-    changed = record.config.get("code") != notebook.code
-    note = f"{notebook.path.name} has changed since: run it again" if changed else ""
+    sources = {
+        notebook.path.name: (record.config.get("code"), notebook.code),
+        "astkit": (record.read("env.json").get("source"), source_hash(_PACKAGE)),
+    }
+    changed = [name for name, (then, now) in sources.items() if then != now]
+    note = f"{' and '.join(changed)} changed since: run it with --again" if changed else ""
     seconds = record.result.get("wall_seconds")
     return Outcome(parameters, "complete", seconds, folder=record.folder, note=note)
 
@@ -238,17 +261,54 @@ def literal(text: str) -> Any:
     return text
 
 
-def assignments(options: Sequence[str]) -> dict[str, str]:
+def assignments(options: Sequence[str], flag: str = "-p") -> dict[str, str]:
     """``name=value`` options as a mapping; raises ``ValueError`` for invalid or repeated ones."""
     values: dict[str, str] = {}
     for option in options:
         name, equals, text = option.partition("=")
         if not equals or not name.strip().isidentifier():
-            raise ValueError(f"-p is {option!r}: give name=value")
+            raise ValueError(f"{flag} is {option!r}: give name=value")
         if name.strip() in values:
-            raise ValueError(f"-p gives {name.strip()} twice: give it once")
+            raise ValueError(f"{flag} gives {name.strip()} twice: give it once")
         values[name.strip()] = text
     return values
+
+
+def _assigned(notebook: str, source: str) -> Iterator[tuple[str, ast.expr]]:
+    """The names that the parameters cell of ``notebook`` assigns, and what it assigns to them."""
+    try:
+        statements = ast.parse(source).body
+    except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
+        raise ValueError(
+            f"the parameters cell of {notebook} is not Python ({error}): give it assignments alone"
+        ) from None
+    for statement in statements:
+        if not isinstance(statement, ast.Assign | ast.AnnAssign) or statement.value is None:
+            continue
+        targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+        for target in targets:
+            if isinstance(target, ast.Tuple | ast.List):
+                raise ValueError(
+                    f"{notebook} assigns to {ast.unparse(target)!r} in its parameters cell: assign"
+                    " to one name at a time"
+                )
+            if isinstance(target, ast.Name):
+                yield target.id, statement.value
+
+
+def _closed(name: str, text: str) -> Any:
+    """The value of a literal, or ``text``; raises ``ValueError`` for a part of a literal."""
+    value = literal(text)
+    if isinstance(value, str) and text[:1] in ("[", "{", "("):
+        raise ValueError(f"{name} is {text!r}: close its brackets, and quote its strings")
+    return value
+
+
+def _kept_by_json(value: Any) -> bool:
+    try:
+        return json.loads(json.dumps(value, allow_nan=False)) == value
+    except (TypeError, ValueError, RecursionError):
+        return False
 
 
 def _fit(value: Any, default: Any) -> Any:
@@ -320,7 +380,10 @@ class _Kernel(AsyncKernelManager):
     async def start_kernel(self, **options: Any) -> None:  # type: ignore[override]
         # notebook output arrives as messages; these streams carry only debugger warnings
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        await super().start_kernel(**options, **quiet, env={**os.environ, **self.environment})
+        # the astkit of this process, which env.json describes
+        paths = [*([str(CHECKOUT)] if CHECKOUT else []), os.environ.get("PYTHONPATH", "")]
+        variables = {"PYTHONPATH": os.pathsep.join(filter(None, paths)), **self.environment}
+        await super().start_kernel(**options, **quiet, env={**os.environ, **variables})
 
 
 def _failure(error: Exception) -> Error:

@@ -128,7 +128,8 @@ class Record:
 
         ``rows``: measurements for the tables of reports, one flat mapping per unit (such as one
         method with its ``seed``); ``curves``: rows for their plots, such as one per epoch. Entries
-        of both that are not plain values are dropped. ``more``: additional entries.
+        of both that are neither plain values nor scalars of numpy or torch are dropped. ``more``:
+        additional entries.
         """
         time = datetime.now(UTC).isoformat(timespec="seconds")
         content = {"rows": flat(rows), "curves": flat(curves), **more, "time": time}
@@ -167,6 +168,10 @@ def digest(content: Mapping[str, Any]) -> str:
 
 
 def flat(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """``rows`` without entries that are not plain values."""
+    """``rows`` with scalars of numpy and torch as numbers, without entries of other types."""
     kinds = (bool, int, float, str, type(None))
-    return [{key: row[key] for key in row if isinstance(row[key], kinds)} for row in rows]
+    plain = [
+        {key: value.item() if getattr(value, "ndim", None) == 0 else value for key, value in each}
+        for each in (row.items() for row in rows)
+    ]
+    return [{key: row[key] for key in row if isinstance(row[key], kinds)} for row in plain]

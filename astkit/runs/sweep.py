@@ -68,7 +68,9 @@ def combinations(plan: Notebook, values: Mapping[str, Any]) -> list[Parameters]:
     """
     columns: dict[str, list[Any]] = {}
     for name, several in values.items():
-        if not isinstance(several, list | tuple | range | np.ndarray):
+        if isinstance(several, np.ndarray):
+            several = several.tolist()  # one number, if it has no dimension
+        if not isinstance(several, list | tuple | range):
             several = [several]
         column = columns[name] = [plan.fit(name, value) for value in several]
         if not column:
@@ -77,24 +79,7 @@ def combinations(plan: Notebook, values: Mapping[str, Any]) -> list[Parameters]:
     return [dict(zip(columns, row, strict=True)) for row in rows]
 
 
-def values_of(plan: Notebook, options: Sequence[str]) -> dict[str, list[Any]]:
-    """The values in ``name=values`` options, in the types of the defaults.
-
-    Values are separated by commas. Strings are taken verbatim, other values are literals. Raises
-    ``ValueError`` for unknown names and values of another type.
-    """
-    return {name: _values(plan, name, t) for name, t in notebook.assignments(options).items()}
-
-
 def varying(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """The names whose values differ between rows."""
     names = rows[0] if rows else {}
     return [name for name in names if any(row[name] != rows[0][name] for row in rows)]
-
-
-def _values(plan: Notebook, name: str, text: str) -> list[Any]:
-    if not isinstance(plan.default(name), str):
-        parsed = notebook.literal(f"[{text}]")
-        if isinstance(parsed, list):
-            return [plan.fit(name, value) for value in parsed]
-    return [plan.from_text(name, part.strip()) for part in text.split(",")]

@@ -15,6 +15,7 @@ CONTROL = "dense"
 SEEDS = ("seed", "seeds")
 NONE = "–"  # shown for a parameter that a run does not have
 _WORDS = ("device", "energy_backend", "joules_reason", "time", "run")  # no group columns
+_COLUMNS = ("run", "name", "status", "why")  # of every run, whatever its parameters are called
 
 
 class Runs(NamedTuple):
@@ -22,7 +23,9 @@ class Runs(NamedTuple):
 
     ``folders``: one row per run, sorted by folder: name, seed, status, parameters that differ
     between runs, and the error, if any. ``rows``: measurements of complete runs, one row per unit,
-    with the same parameters. ``varied``: names of those parameters, without seeds.
+    with the same parameters. ``varied``: names of those parameters, without seeds. A parameter
+    named like a column of runs is called "status (parameter)"; a measurement named like a
+    parameter that differs "rate (measured)". A row without a seed has its run's parameter.
     """
 
     folders: pd.DataFrame
@@ -43,21 +46,26 @@ def collect(root: str | Path) -> Runs:
         try:
             config, status = record.config, record.status
             rows = flat(record.result.get("rows", [])) if status == "complete" else []
-            values = {key: _short(value) for key, value in config["parameters"].items()}
+            values = {
+                f"{key} (parameter)" if key in _COLUMNS else key: _short(value)
+                for key, value in config["parameters"].items()
+            }
             line |= {"name": config["name"], **values, "seed": config["seed"]}
             line |= {"status": status, "why": record.reason}
-            complete.append((line, rows))
+            seed = {"seed": values["seed"]} if "seed" in values else {}
+            complete.append((line, [{**seed, **row} for row in rows]))
         except ValueError as error:
             line |= {"status": "damaged", "why": str(error)}
         lines.append(line)
     if not lines:
         raise FileNotFoundError(f"{root} contains no runs: create some with astkit run")
     every = pd.DataFrame([line for line, _ in complete], dtype=object).fillna(NONE)
-    names = [name for name in every if name not in ("run", "status", "why", *SEEDS)]
+    names = [name for name in every if name == "name" or name not in (*_COLUMNS, *SEEDS)]
     varied = [str(name) for name in names if every[name].nunique() > 1]
     columns = dict.fromkeys(["run", "name", "seed", *varied, "status", "why"])
     measured = [
-        {**{key: line.get(key, NONE) for key in varied}, **row}
+        {key: line.get(key, NONE) for key in varied}
+        | {f"{key} (measured)" if key in varied else key: row[key] for key in row}
         for line, rows in complete
         for row in rows
     ]
@@ -68,8 +76,9 @@ def table(runs: Runs, metric: str | None = None) -> pd.DataFrame:
     """One row per group: seeds (n), mean and difference to dense, with 95 % intervals.
 
     A group has the same values of the parameters that differ between runs, and of the text columns
-    that differ between rows, such as the method. If one of the values of the last such column is
-    "dense", others are compared with it at equal values of the other columns, paired by seed.
+    that differ between rows, such as the method. A group is compared with the one that has "dense"
+    in one of these columns, the last where there are several, and equal values in the others,
+    paired by seed.
     Several rows of one seed count once, with their mean. For intervals see `mean_interval`; they
     cover seeds, not the sampling error of the test rows.
 
@@ -83,15 +92,16 @@ def table(runs: Runs, metric: str | None = None) -> pd.DataFrame:
     columns = _groups(rows, runs.varied)
     if not columns:
         columns, rows = ["runs"], rows.assign(runs="all")
+    rows = rows.fillna(dict.fromkeys(columns, NONE))
     groups = dict(list(rows.groupby(columns, sort=False, dropna=False)))
-    compared = rows[columns[-1]].eq(CONTROL).any()
+    compared = (rows[columns] == CONTROL).any(axis=None)
     lines = []
     for key, group in groups.items():
         mean, low, high, n = mean_interval(_by_seed(group, metric).values())
         line: dict[str, Any] = dict(zip(columns, key, strict=True))
         line |= {"n": n, metric: mean, "low": low, "high": high}
         if compared:
-            gap = _gap(group, groups.get((*key[:-1], CONTROL)), metric)
+            gap = _gap(group, _control(key, groups), metric)
             line |= {f"minus {CONTROL}": gap.mean, "from": gap.low, "to": gap.high}
         lines.append(line)
     return pd.DataFrame(lines).set_index(columns)
@@ -110,14 +120,25 @@ def _metric(rows: pd.DataFrame, varied: Sequence[str], metric: str | None) -> st
 
 
 def _groups(rows: pd.DataFrame, varied: Sequence[str]) -> list[str]:
-    """The parameters that differ, and the text columns that differ."""
+    """The parameters that differ, and the text columns that differ; some rows may lack a text."""
     texts = [
         str(column)
         for column in rows
-        if column not in _WORDS and rows[column].map(lambda value: isinstance(value, str)).all()
+        if column not in _WORDS
+        and all(isinstance(value, str) for value in rows[column].dropna())
+        and rows[column].notna().any()
     ]
     columns = dict.fromkeys([*(name for name in varied if name in rows), *texts])
     return [column for column in columns if rows[column].nunique(dropna=False) > 1]
+
+
+def _control(key: tuple[Any, ...], groups: dict[Any, pd.DataFrame]) -> pd.DataFrame | None:
+    """The group like ``key`` with "dense" in the last column in which there is one."""
+    for at in reversed(range(len(key))):
+        control = groups.get((*key[:at], CONTROL, *key[at + 1 :]))
+        if control is not None:
+            return control
+    return None
 
 
 def _gap(group: pd.DataFrame, other: pd.DataFrame | None, metric: str) -> Interval:

@@ -21,6 +21,7 @@ from astkit.trainers import Budget
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
+RESULTS = ROOT / "notebooks" / "results"  # what notebooks read; the rest lies beside its script
 BATCH = 128
 ENDLESS = Budget(epochs=1e9)
 Figure = dict[str, Any]

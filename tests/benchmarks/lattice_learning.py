@@ -24,7 +24,7 @@ from astkit.systems.lattice.tasks import Task, baselines, docs_task
 from astkit.systems.lattice.training import CONFIG, LatticeTrainer
 from tests.benchmarks import bench
 
-RESULTS = bench.HERE / "lattice_learning.json"
+RESULTS = bench.RESULTS / "lattice_learning.json"
 SEEDS = [0, 1, 2]
 LATTICE = LatticeConfig(
     width=12, height=12, depth=6, hidden=32, mapper_width=2048, spawn_threshold=1.0

@@ -33,7 +33,7 @@ from astkit.systems.automaton.training import AutomatonTrainer, evaluate
 from astkit.trainers import Budget
 from tests.benchmarks import bench
 
-RESULTS = bench.HERE / "logic_ca_training.json"
+RESULTS = bench.RESULTS / "logic_ca_training.json"
 SEEDS = [0, 1, 2]
 LARGE, LARGE_STEPS = 128, 100  # of Life
 SCALE = 4

@@ -4,7 +4,7 @@ Dense training, the kit's gate and adaptive-sparse-training train the same netwo
 weights on the digits, with the same optimizer and a constant learning rate. Rows are counted where
 the network is called; seconds are CPU seconds of one thread, without evaluation. Needs the package
 on the path, such as from ``pip install --no-deps --target DIR adaptive-sparse-training==1.0.1`` and
-``PYTHONPATH=DIR``. Writes origin.json.
+``PYTHONPATH=DIR``. Writes notebooks/results/origin.json.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from astkit.stamp import stamp
 from astkit.trainers import TrainConfig, Trainer
 from tests.benchmarks import bench
 
-RESULTS = bench.HERE / "origin.json"
+RESULTS = bench.RESULTS / "origin.json"
 PACKAGE = "adaptive-sparse-training"
 RATE, EPOCHS, BATCH, LR, SEEDS = 0.1, 15, 128, 3e-3, range(10)
 Row = dict[str, Any]

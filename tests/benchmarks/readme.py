@@ -29,9 +29,8 @@ from astkit.trainers.evaluation import wilson_interval
 from tests.benchmarks import distributed as bytes_added
 from tests.benchmarks import figures, optimal_rate, origin, tasks
 from tests.benchmarks import suspects as wrong_labels
-from tests.benchmarks.bench import HERE, ROOT, markdown
+from tests.benchmarks.bench import HERE, RESULTS, ROOT, markdown
 
-RESULTS = ROOT / "notebooks" / "results"
 LARGE = ("large lattice, contrast", "large bypass, contrast")
 SHOWN = ("lattice", "bypass", *LARGE, "negative control")
 SHARES = RESULTS / "06_shares.json"
@@ -231,7 +230,7 @@ def _percent(share: float) -> str:
 
 def package() -> str:
     """The original's package beside the kit."""
-    report = read(HERE / "origin.json")
+    report = read(RESULTS / "origin.json")
     return f"{markdown(origin.table(report['rows']))}\n\n{describe(report['stamp'])}"
 
 
@@ -282,7 +281,7 @@ def scores() -> str:
 
 def lattice() -> str:
     """Retrieval of the lattice, its baselines and its bypass; notebook 04 shows all arms."""
-    report = read(HERE / "lattice_learning.json")
+    report = read(RESULTS / "lattice_learning.json")
     rows = {name: _learned([found]) for name, found in report["baselines"].items()}
     rows |= {name: _learned(report["arms"][name]["rows"], "val_") for name in SHOWN}
     first = next(iter(report["arms"].values()))
@@ -300,7 +299,7 @@ def _learned(runs: list[dict[str, float]], prefix: str = "") -> dict[str, str]:
 
 def logic_ca() -> str:
     """Hard automata at the end of a training, a run per seed."""
-    report = read(HERE / "logic_ca_training.json")
+    report = read(RESULTS / "logic_ca_training.json")
     rows = {}
     for name, part in report.items():
         runs = [run for run in part["runs"] if "final" in run]

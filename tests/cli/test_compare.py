@@ -46,13 +46,13 @@ def test_options_reach_the_comparison(monkeypatch, tmp_path):
     assert len(asked["train"].data) > len(asked["validation"].data)
     (tmp_path / "text.txt").write_text("to be or not to be " * 400)
     words = ["--text", str(tmp_path / "text.txt"), "--epochs", "2", "--policies"]
-    words += ["gate:target_rate=0.25,score=el2n,fallback=false,seed=null"]
+    words += ["gate:target_rate=0.25,score=el2n,fallback=false,layers=[1,[2,3]],seed=null"]
     with pytest.raises(SystemExit):
         main(["compare", *words])
     assert asked["train"].names == ("tokens", "labels")
     assert asked["budget"].epochs == 2
     gate = {"name": "gate", "target_rate": 0.25, "score": "el2n", "fallback": False, "seed": None}
-    assert asked["policies"] == [gate]
+    assert asked["policies"] == [{**gate, "layers": [1, [2, 3]]}]
 
 
 def test_a_table_is_a_regression_or_a_classification_by_its_column(tmp_path, capsys):
@@ -106,9 +106,12 @@ def test_mistakes_are_one_line(capsys, tmp_path, monkeypatch):
         (["--csv", "a.csv"], "--csv needs --target"),
         (["--target", "a"], "--csv needs --target"),
         (["--policies", "infobach"], "unknown policy 'infobach': choose one of"),
-        (["--policies", "gate:0.25"], "--policies has 'gate:0.25': write gate:target_rate=0.25"),
+        (["--policies", "gate:0.25"], "--policies gate:0.25 is '0.25': give name=value"),
+        (["--policies", "gate:seed=1,seed=2"], "--policies gate:seed=1,seed=2 gives seed twice"),
+        (["--policies", "gate:name=random"], "--policies gate:name=random gives name twice"),
         (["--epochs", "nan"], "budget epochs is nan"),
-        (["--seeds", "0"], "seeds is []: give different whole numbers"),
+        (["--seeds", "-2"], "--seeds is -2: give 1 or more"),
+        (["-o", __file__], f"--out is {__file__}, which is a file: name a folder"),
         (["--images", "nowhere"], "No class folders with"),
     ):
         assert refused(capsys, "compare", *options).startswith(sentence), options

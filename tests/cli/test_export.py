@@ -9,6 +9,7 @@ import pytest
 
 from astkit.cli import main
 from astkit.files import shipped
+from astkit.runs import notebook
 from tests.cli.refusals import refused
 from tests.runs import sweeping
 
@@ -50,8 +51,7 @@ def test_wrong_options_are_refused_and_write_nothing(small: Path, capsys) -> Non
     out = small.parent / "out"
     for options, sentence in (
         ([small, "-p", "rat=1"], "01_small.ipynb has no parameter 'rat': choose from"),
-        ([small, "-p", "rate"], "-p is 'rate': give name=value"),
-        ([small.with_name("none.ipynb")], "there is no notebook"),
+        ([small, "-p", "seeds=0,1"], "seeds has 2 values: give one, a list as [0,1]"),
     ):
         assert refused(capsys, "export", *options, "-o", out).startswith(sentence)
     assert not out.exists()
@@ -63,6 +63,9 @@ def test_the_notebooks_are_copied_into_a_new_folder_only(tmp_path: Path, capsys)
     assert f"{len(originals)} notebooks" in capsys.readouterr().out
     for path in originals:
         assert (tmp_path / "mine" / path.name).read_bytes() == path.read_bytes()
+        for value in notebook.read(path).defaults.values():  # the results that it reads come along
+            if isinstance(value, str) and value.endswith((".json", ".png")):
+                assert (tmp_path / "mine" / value).read_bytes()
     (tmp_path / "mine" / originals[0].name).write_text("mine")
     assert "would be overwritten: name a new folder" in refused(
         capsys, "notebooks", tmp_path / "mine"

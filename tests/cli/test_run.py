@@ -6,10 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from filelock import FileLock
 
 from astkit import cli
 from astkit.cli import main
+from astkit.comparison import compare as comparison
+from astkit.runs.record import Record
 from tests.cli.refusals import refused
 from tests.runs import sweeping
 from tests.runs.sweeping import error, process, root, toy  # noqa: F401 (fixtures)
@@ -24,22 +27,15 @@ def run(toy, *options):
     return main(["run", str(toy), "--runs", str(toy.parent / "runs"), *options])
 
 
-def test_a_complete_run_is_run_again_on_demand_only(toy, root, process, capsys):
-    seen = process("complete")
+def test_notes_are_told(toy, root, process, capsys):
+    process("complete")
     assert run(toy, "-p", "rate=1", "-p", "names=z") == 0
-    assert seen[0][0] == {"rate": 1.0, "names": ["z"]}
-    first, second = capsys.readouterr().out.splitlines()
-    assert first.startswith("1/1  complete  ")
-    (folder,) = root.iterdir()
-    assert second == f"1 complete in {folder}"
     sweeping.write(toy, "1")
     assert run(toy, "-p", "rate=1", "-p", "names=z") == 0
-    said = capsys.readouterr().out
-    assert "1/1  complete  before, so not run again" in said
-    assert "note: toy.ipynb has changed since" in said
-    assert len(seen) == 1
-    assert run(toy, "-p", "rate=1", "-p", "names=z", "--again") == 0
-    assert len(seen) == 2
+    said = capsys.readouterr().out.splitlines()
+    (folder,) = root.iterdir()
+    assert said[1] == said[3] == f"1 complete in {folder}"
+    assert said[4] == "note: toy.ipynb changed since: run it with --again"
 
 
 def test_other_ends_are_told(toy, root, process, capsys):
@@ -57,24 +53,14 @@ def test_other_ends_are_told(toy, root, process, capsys):
     assert "1 busy: locked by another process" in capsys.readouterr().out
 
 
-def test_runs_of_several_values_are_counted_by_their_status(toy, root, process, capsys):
+def test_several_runs_are_counted_and_bad_arguments_start_none(toy, root, process, capsys):
     process("complete", error("no luck"), "complete")
+    assert "no parameter 'rates'" in refused(capsys, "run", toy, "--runs", root, "-p", "rates=1")
+    assert not root.exists()
     assert run(toy, "-p", "seed=0,1,2") == 1
     said = capsys.readouterr().out.splitlines()
-    assert said[1].startswith("2/3  failed  seed=1  ")
     assert said[3] == f"2 complete in {root}"
     assert said[4].startswith("1 failed: see notebook.ipynb and error.json in ")
-
-
-def test_bad_arguments_are_refused_before_anything_starts(toy, root, capsys):
-    for options, sentence in (
-        (["-p", "rates=1"], "toy.ipynb has no parameter 'rates': choose from"),
-        (["-p", "rate=high"], "rate is 'high', but its default in toy.ipynb is 0.1: give a value"),
-    ):
-        assert refused(capsys, "run", toy, "--runs", root, *options).startswith(sentence)
-    absent = toy.with_name("none.ipynb")
-    assert refused(capsys, "run", absent) == f"there is no notebook {absent}\n"
-    assert not root.exists()
 
 
 def test_an_interrupt_while_the_command_is_imported_is_told_in_a_line(capsys, monkeypatch):
@@ -83,7 +69,32 @@ def test_an_interrupt_while_the_command_is_imported_is_told_in_a_line(capsys, mo
 
     monkeypatch.setattr(cli, "_parser", interrupted)
     assert main(["run", "toy.ipynb"]) == 130
-    assert capsys.readouterr().err == "astkit: interrupted; started again, it resumes\n"
+    assert capsys.readouterr().err == "astkit: interrupted\n"
+
+
+@pytest.mark.parametrize(("more", "resumes"), [([], False), (["-o", "out"], True)])
+def test_only_what_resumes_is_said_to_resume(more, resumes, capsys, monkeypatch):
+    def interrupted(**_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(comparison, "compare", interrupted)
+    assert main(["compare", *more]) == 130
+    assert ("started again, it resumes" in capsys.readouterr().err) == resumes
+
+
+def test_a_narrow_encoding_and_a_closed_pipe_are_no_errors(tmp_path):
+    run = Record.create(tmp_path, "x", {})
+    run.finish([{"policy": policy, "loss": 1.0} for policy in ("größe", "b")])
+    command = [sys.executable, "-m", "astkit", "report", tmp_path]
+    environment = {**PACKAGE, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert r"gr\xf6\xdfe" in done.stdout
+    reader, writer = os.pipe()
+    os.close(reader)
+    closed = subprocess.run(command, env=PACKAGE, stdout=writer, stderr=subprocess.PIPE)
+    os.close(writer)
+    assert (closed.returncode, closed.stderr) == (1, b"")
 
 
 BARE = """

@@ -79,12 +79,16 @@ def test_parameters_are_set_below_their_defaults(small: Path, tmp_path: Path) ->
         build(tmp_path / "late.ipynb")
 
 
-def test_every_notebook_can_be_exported() -> None:
+def test_every_notebook_can_be_exported_and_a_limit_is_named_where_it_is_held() -> None:
+    limited = []
     for path in [*sorted(FOLDER.glob("*.ipynb")), export.COMPETITION]:
         plan = notebook.read(path)
         book = export.build(plan, {"preset": "full"} if "preset" in plan.defaults else {})
         assert len(book.cells) == len(nbformat.read(path, 4).cells) + 2
         assert len(nbformat.writes(book)) < 450_000
+        if any("ASTKIT_TIME_BUDGET_H=8.5" in cell.source for cell in book.cells):
+            limited.append(path.name[:2])
+    assert limited == ["01", "co"]
 
 
 def run_cells(folder: Path, *cells: str) -> subprocess.CompletedProcess[str]:
@@ -136,6 +140,12 @@ def test_the_archive_and_named_files_are_unpacked_and_a_changed_one_is_refused(
         package,
     )
     assert "another astkit was imported before: restart" in other.stderr
+
+
+def test_files_beside_the_code_of_an_installation_are_left_out(monkeypatch) -> None:
+    before = export.archive({})
+    monkeypatch.setattr(export, "SHARE", ROOT / "astkit" / "widgets")
+    assert len(export.archive({})) < len(before)
 
 
 def test_large_files_are_not_taken_along(named: Path) -> None:

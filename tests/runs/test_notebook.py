@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from filelock import FileLock
 
+import astkit
 from astkit.runs import notebook
 from astkit.runs.record import Record
 from tests.notebooks.conftest import FOLDER
@@ -34,6 +35,9 @@ def plan(toy):
 def test_defaults_are_those_of_the_cell(plan, tmp_path):
     assert plan.defaults == DEFAULTS
     assert plan.path.is_absolute()
+    cell = "import os\nrate: float | None = 0.1\na = b = 3\ncolor = '#1f77b4'\nwidth: int"
+    typed = notebook.read(sweeping.write(tmp_path / "typed.ipynb", parameters=cell))
+    assert typed.defaults == {"rate": 0.1, "a": 3, "b": 3, "color": "#1f77b4"}
     bare = notebook.read(sweeping.write(tmp_path / "{bare}.ipynb", parameters=None))
     with pytest.raises(
         ValueError, match="no parameter 'x': choose from those of a first code cell"
@@ -57,27 +61,40 @@ def test_what_is_no_notebook_is_refused(tmp_path):
         path.write_text(text)
         with pytest.raises(ValueError, match=r"x.ipynb is not a notebook: "):
             notebook.read(path)
-    sweeping.write(path, parameters="a = 1\nb = a * 2")
-    with pytest.raises(ValueError, match=r"parameter b of x.ipynb is 'a \* 2': give it a literal"):
-        notebook.read(path)
-
-
-def test_a_text_becomes_the_type_of_the_default(plan):
-    for option, value in (
-        ("rate=1", 1.0),
-        ("rate=1e-3", 0.001),
-        ("names=c", ["c"]),
-        ("names=[]", []),
-        ("fails=[0.2, 3]", [0.2, 3]),
-        ("mode=123", "123"),
-        ("mode= a=b [#3", " a=b [#3"),
-        ("root=x", "x"),
-        ("root=null", None),
-        ("root=[1, 2]", [1, 2]),
-        ("live=False", False),
+    for parameters, sentence in (
+        ("a = 1\nb = a * 2", r"parameter b of x.ipynb is 'a \* 2': give it a literal"),
+        (
+            "a, b = 1, 2",
+            r"x.ipynb assigns to '\(a, b\)' in its parameters cell: assign to one name",
+        ),
+        ("%env A=1", r"the parameters cell of x.ipynb is not Python \(.*\): give it assignments"),
     ):
-        (found,) = plan.changed([option]).values()
-        assert (found, type(found)) == (value, type(value)), option
+        sweeping.write(path, parameters=parameters)
+        with pytest.raises(ValueError, match=sentence):
+            notebook.read(path)
+
+
+@pytest.mark.parametrize(
+    ("option", "values"),
+    [
+        ("rate=0.05, 1e-3,1", [0.05, 0.001, 1.0]),
+        ("seed=-1,7", [-1, 7]),
+        ("live=true,False", [True, False]),
+        ("names=c,d", [["c"], ["d"]]),
+        ("names=[]", [[]]),
+        ("fails=[0.2,3],[2]", [[0.2, 3], [2]]),
+        ("mode=0,it's", ["0", "it's"]),
+        ("mode= a=b [#3", ["a=b [#3"]),
+        ("mode=", [""]),
+        ("mode='a,b',\"c\"", ["a,b", "c"]),
+        ("root=x,null", ["x", None]),
+        ("root={'a': [1, 2], 'b': 'x,y'},None,3", [{"a": [1, 2], "b": "x,y"}, None, 3]),
+    ],
+)
+def test_a_text_becomes_values_of_the_type_of_the_default(plan, option, values):
+    (found,) = plan.values([option]).values()
+    assert found == values
+    assert [type(value) for value in found] == [type(value) for value in values]
 
 
 def test_other_names_forms_and_types_are_refused_in_a_sentence(plan):
@@ -86,13 +103,19 @@ def test_other_names_forms_and_types_are_refused_in_a_sentence(plan):
         (["q=1"], "toy.ipynb has no parameter 'q': choose from rate, seed, names"),
         (["rate"], "-p is 'rate': give name=value"),
         (["rate=1", "rate=2"], "-p gives rate twice"),
+        (["rate=0.05,,0.1"], f"rate is '', {typed}"),
         (["seed=0.5"], f"seed is 0.5, {typed}"),
+        (["seed=0..4"], f"seed is '0..4', {typed}"),
         (["live=1"], f"live is 1, {typed}"),
         (["names=[1]"], rf"names is \[1\], {typed} \(list\)"),
         (["names=[a]"], r"names is '\[a\]': close its brackets, and quote its strings"),
+        (["fails=[0,1"], r"fails is '\[0': close its brackets, and quote its strings"),
+        (["rate=NaN"], "rate is nan, which JSON cannot keep as it is: give finite numbers"),
+        (["root=(1, 2)"], r"root is \(1, 2\), which JSON cannot keep"),
+        (["root={1: 2}"], r"root is \{1: 2\}, which JSON cannot keep"),
     ):
         with pytest.raises(ValueError, match=f"^{sentence}"):
-            plan.changed(options)
+            plan.values(options)
 
 
 def test_values_from_python_have_the_same_types(plan):
@@ -108,7 +131,9 @@ def test_values_from_python_have_the_same_types(plan):
 
 FACTS = """\
 import json, os, sys
+import astkit
 facts = {"cwd": os.getcwd(), "python": sys.executable, "run": os.environ["ASTKIT_RUN"]}
+facts["astkit"] = astkit.__file__
 rows = [{"arm": "dense", "seed": seed, "accuracy": 0.5}]
 with open(os.environ["ASTKIT_RUN"] + "/result.json", "w") as file:
     json.dump({"rows": rows, "facts": facts}, file)
@@ -116,7 +141,11 @@ print("done with", names)
 """
 
 
-def test_a_run_leaves_a_complete_folder(tmp_path, capfd):
+def test_a_run_leaves_a_complete_folder(tmp_path, capfd, monkeypatch):
+    other = tmp_path / "other"
+    (other / "astkit").mkdir(parents=True)
+    (other / "astkit" / "__init__.py").touch()
+    monkeypatch.setenv("PYTHONPATH", str(other))
     folder = tmp_path / "my {note} books"
     plan = notebook.read(sweeping.write(folder / "01 my__toy.ipynb", FACTS))
     parameters = {"seed": 7, "names": "z"}
@@ -132,6 +161,7 @@ def test_a_run_leaves_a_complete_folder(tmp_path, capfd):
     assert record.read("env.json")["python"]
     assert record.result["rows"] == [{"arm": "dense", "seed": 7, "accuracy": 0.5}]
     facts = {"cwd": str(folder), "python": sys.executable, "run": str(done.folder)}
+    facts["astkit"] = astkit.__file__  # the one that env.json describes
     assert record.result["facts"] == facts
     assert 0 < record.result["wall_seconds"] == done.seconds
     executed = nbformat.read(done.folder / "notebook.ipynb", 4)
@@ -180,7 +210,7 @@ def test_a_complete_run_is_not_run_again_unless_asked_for(plan, root, process):
     assert set(calls[0][1]) == {"ASTKIT_RUN"}  # threads are left alone
     changed = notebook.read(sweeping.write(plan.path, "print(1)"))
     assert notebook.run(changed, {"seed": 1}, root).note == (
-        "toy.ipynb has changed since: run it again"
+        "toy.ipynb changed since: run it with --again"
     )
     assert notebook.run(changed, {"seed": 1}, root, again=True).note == ""
     assert notebook.run(changed, {"seed": 1}, root).note == ""
@@ -235,11 +265,24 @@ def test_a_run_that_did_not_reach_its_end_is_incomplete_whatever_it_wrote(plan, 
     assert record.result["rows"] == []
 
 
-def test_bad_parameters_leave_nothing_behind(plan, root):
-    for parameters in ({"sede": 1}, {"seed": "one"}, {"root": float("nan")}):
-        with pytest.raises(ValueError, match=r"sede|seed is 'one'|as JSON"):
-            notebook.run(plan, parameters, root)
-    assert not root.exists()
+def test_another_notebook_of_the_same_name_is_refused(plan, root, process, tmp_path):
+    process("complete")
+    first = notebook.run(plan, {}, root)
+    (tmp_path / "b").mkdir()
+    copied = plan.path.rename(tmp_path / "b" / "toy.ipynb")
+    assert notebook.run(notebook.read(copied), {}, root).folder == first.folder  # only moved
+    other = notebook.read(sweeping.write(copied, "print(1)"))
+    with pytest.raises(
+        ValueError, match=r"belongs to another notebook, \.\./toy.ipynb: rename one"
+    ):
+        notebook.run(other, {}, root, again=True)
+
+
+def test_a_run_of_another_astkit_is_noted(plan, root, process):
+    process("complete")
+    record = Record(notebook.run(plan, {}, root).folder)
+    record.write("env.json", {**record.read("env.json"), "source": "another"})
+    assert notebook.run(plan, {}, root).note == "astkit changed since: run it with --again"
 
 
 def test_a_folder_belongs_to_one_process_at_a_time(plan, root, process):

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from matplotlib.figure import Figure
 
 from astkit.runs import record
@@ -41,7 +43,8 @@ def test_a_result_makes_a_run_complete_and_holds_plain_values(tmp_path: Path) ->
     run.write("error.json", {"type": "ValueError", "message": "no data\nhere"})
     assert (run.status, run.reason) == ("failed", "ValueError: no data here")
     row = {"arm": "gate", "seed": 0, "accuracy": math.nan, "steps": [1, 2]}
-    run.finish([row], curves=[{"epoch": 1, "loss": 0.5, "nested": {}}], note="kept")
+    scalars = {"epoch": torch.tensor(1), "loss": np.float32(0.5), "nested": {}}
+    run.finish([row], curves=[scalars], note="kept")
     assert (run.status, run.reason) == ("complete", "")
     assert run.result["rows"] == [{"arm": "gate", "seed": 0, "accuracy": None}]
     assert run.result["curves"] == [{"epoch": 1, "loss": 0.5}]

@@ -23,7 +23,7 @@ from tests.runs.sweeping import error, process, root, toy  # noqa: F401 (fixture
 RATES, SEEDS = [0.05, 0.1, 0.2], range(4)
 PLAN = Notebook(
     sweeping.Path("/toy.ipynb"),
-    {"rate": 0.1, "seed": 0, "seeds": [0, 1], "mode": "plain", "live": True, "root": None},
+    {"rate": 0.1, "seed": 0, "mode": "plain"},
     "0" * 8,
 )
 
@@ -33,30 +33,7 @@ def run(toy, values, root):
     return sweep.run(toy, values, root, announce=lines.append), lines
 
 
-def test_values_of_an_option():
-    for option, values in (
-        ("rate=0.05, 1e-3,1", [0.05, 0.001, 1.0]),
-        ("seed=-1,7", [-1, 7]),
-        ("live=true,false", [True, False]),
-        ("seeds=0,1", [[0], [1]]),
-        ("seeds=[0,1],[2]", [[0, 1], [2]]),
-        ("mode=0,it's", ["0", "it's"]),
-        ("root={'a': [1, 2], 'b': 'x,y'},None,3", [{"a": [1, 2], "b": "x,y"}, None, 3]),
-    ):
-        (found,) = sweep.values_of(PLAN, [option]).values()
-        assert found == values, option
-        assert [type(value) for value in found] == [type(value) for value in values]
-
-
-def test_bad_options_and_values_are_refused():
-    for option, sentence in (
-        ("rate=0.05,,0.1", "rate is '', but its default"),
-        ("seeds=[0,1", r"seeds is '\[0': close its brackets, and quote its strings"),
-        ("rates=1", "no parameter 'rates': choose from"),
-        ("seed=0..4", "seed is '0..4', but its default"),
-    ):
-        with pytest.raises(ValueError, match=sentence):
-            sweep.values_of(PLAN, [option])
+def test_bad_values_are_refused():
     for values, sentence in (
         ({"rate": []}, "rate has no values: give one or more"),
         ({"rate": [0.1, "high"]}, "rate is 'high'"),
@@ -72,6 +49,7 @@ def test_combinations_are_the_product_with_the_last_name_fastest():
         {"rate": rate, "seed": seed, "mode": "full"} for rate in (0.1, 0.2) for seed in range(3)
     ]
     assert sweep.combinations(PLAN, {}) == [{}]
+    assert sweep.combinations(PLAN, {"rate": np.array(0.5)}) == [{"rate": 0.5}]
     assert sweep.varying(rows) == ["rate", "seed"]
     assert sweep.varying(rows[:1]) == sweep.varying([]) == []
 

@@ -128,3 +128,33 @@ def test_runs_of_several_notebooks_make_one_table(root: Path) -> None:
     assert named <= set(table.index)
     with pytest.raises(FileNotFoundError, match="nowhere contains no runs: create some"):
         tables.collect(root / "nowhere")
+
+
+def test_methods_of_notebooks_that_name_them_otherwise_are_not_mixed(root: Path) -> None:
+    before = tables.table(tables.collect(root))
+    for seed in (0, 1):
+        run = Record.create(root, "06_policies", {"seed": seed}, seed)
+        run.finish([{"policy": p, "test_accuracy": v} for p, v in (("dense", 0.5), ("aim", 0.7))])
+    found = tables.table(tables.collect(root))
+    added = found.loc[("06_policies", "–", "–", "–")]
+    assert added.index.tolist() == ["dense", "aim"]
+    assert added["n"].tolist() == [2, 2]  # rows without a seed have that of their run
+    assert added.loc["aim", "minus dense"] == pytest.approx(0.2)
+    pd.testing.assert_frame_equal(
+        found.loc["01_gate"].reset_index(drop=True)[[*before]], before.reset_index(drop=True)
+    )
+
+
+def test_names_that_parameters_share_with_other_columns_are_kept_apart(tmp_path: Path) -> None:
+    for rate in (0.1, 0.5):
+        for seed in SEEDS:
+            parameters = {"rate": rate, "seed": seed, "status": f"of {rate}"}
+            run = Record.create(tmp_path, "x", parameters, seed)
+            run.finish([{"loss": 1.0, "rate": rate + seed / 100}])
+    runs = tables.collect(tmp_path)
+    assert runs.varied == ["rate", "status (parameter)"]
+    assert set(runs.folders["status"]) == {"complete"}
+    assert sorted(tables.table(runs).index) == [(0.1, "of 0.1"), (0.5, "of 0.5")]
+    measured = tables.table(runs, "rate (measured)").sort_index()
+    assert measured["n"].tolist() == [4, 4]
+    assert measured["rate (measured)"].tolist() == pytest.approx([0.115, 0.515])
