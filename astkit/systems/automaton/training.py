@@ -17,7 +17,6 @@ from astkit.systems.automaton.automaton import LogicCA
 from astkit.systems.automaton.gradients import (
     Gradients,
     Parallel,
-    denormals_flushed,
     first_channel_loss,
     gradients,
 )
@@ -101,8 +100,7 @@ class AutomatonTrainer(Trainer):
         if not isinstance(model, LogicCA):  # a policy's helper model
             return super().forward(model, batch)
         masks = self.task.masks(batch.index, self.seed, self.step)
-        with denormals_flushed():
-            return model(batch.x, self.task.steps, masks, self.task.hard(self.seed, self.step))
+        return model(batch.x, self.task.steps, masks, self.task.hard(self.seed, self.step))
 
     def train_rows(
         self, batch: Batch, weight: Tensor | None, normaliser: float | Tensor | None
@@ -186,7 +184,7 @@ def evaluate(model: LogicCA, task: Task, batch: Batch | None = None) -> dict[str
     device = next(model.parameters()).device
     batch = (batch or task.evaluation()).to(device)
     masks = task.masks(batch.index, 0, EVALUATION)
-    with evaluating(model, device), denormals_flushed():
+    with evaluating(model, device):
         soft, hard = (model(batch.x, task.steps, masks, way) for way in (False, True))
         losses = [first_channel_loss(states, batch.y).sum().item() for states in (soft, hard)]
         wrong = int((hard[:, 0].round() != batch.y).sum())
