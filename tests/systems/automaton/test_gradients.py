@@ -68,5 +68,7 @@ def test_wrong_arguments_are_refused() -> None:
     model, x, targets, *rest = case("sync")
     for parallel in ("batch", "vmap", "loop"):
         for wrong in (targets[:, None], targets[:1, :1]):
-            with pytest.raises(ValueError, match=r"targets has shape \[.*\]: give \[\d, 5, 4\], the"):
+            with pytest.raises(
+                ValueError, match=r"targets has shape \[.*\]: give \[\d, 5, 4\], the"
+            ):
                 gradients(model, x, wrong.expand(5, *wrong.shape[1:]), *rest, parallel=parallel)

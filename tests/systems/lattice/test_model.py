@@ -164,6 +164,9 @@ def test_a_table_follows_each_flow() -> None:
     output, flows = flow_table(built, inputs(2))
     assert exactly(output, built(inputs(2)))
     assert flows["step"].max() == output.stats.steps.max()
+    ends = flows.groupby(["sample", "slot", "born"])["age"].agg(["max", "count"])
+    assert len(ends) == output.stats.created.sum()
+    assert (ends["count"] == ends["max"] + 1).all()
     assert (flows["z"] >= 8).sum() == output.stats.completed.sum()
     for axis, wall in (("x", 3), ("y", 2), ("z", 8 + built.config.z_max)):
         assert flows[axis].between(0, wall).all()

@@ -18,6 +18,7 @@ from astkit.systems.lattice.training import (
     LatticeTrainer,
 )
 
+Lattice = EnergyFlowLattice | LatticeConfig
 SMALL = LatticeConfig(dim=16, width=4, height=4, depth=3, hidden=8, mapper_width=48)
 
 
@@ -37,11 +38,11 @@ def texts(n: int = 60) -> Task:
     return text_task(pairs, dim=16)
 
 
-def cpu(lattice: LatticeConfig | EnergyFlowLattice, task: Task, **options: Any) -> LatticeTrainer:
+def cpu(lattice: Lattice, task: Task, **options: Any) -> LatticeTrainer:
     return LatticeTrainer(lattice, task, device="cpu", **options)
 
 
-def trained(lattice: LatticeConfig | EnergyFlowLattice, task: Task, **options: Any) -> LatticeTrainer:
+def trained(lattice: Lattice, task: Task, **options: Any) -> LatticeTrainer:
     trainer = cpu(lattice, task, **options)
     trainer.run()
     return trainer
@@ -100,7 +101,7 @@ def test_a_second_trainer_goes_on_with_the_texts_of_the_first():
     lattice, made = EnergyFlowLattice(SMALL), texts()
     bridge = trained(lattice, made, steps=2, text=1.0).bridge
     assert cpu(lattice, made, steps=2, text=1.0).bridge is lattice.bridge is bridge
-    with pytest.raises(ValueError, match="text is 1.0, but the lattice's bridge knows the words"):
+    with pytest.raises(ValueError, match="the lattice's bridge knows the words of other texts"):
         cpu(lattice, texts(40), text=1.0)
 
 
