@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from astkit.datasets import load
+from astkit.datasets import Images, load
 from astkit.datasets.sources import carve
 from astkit.tasks.images import images
 from astkit.tasks.parts import (
@@ -29,14 +29,23 @@ FEWEST = 20  # rows of a table
 def folder(root: str | Path, size: int = 32) -> Arguments:
     """Images in ``root/train|val|test/<class>/``, or ``root/<class>/``; ``size``: pixels a side.
 
-    Parts without a folder are drawn from the training images. Raises the errors of `load`.
+    Parts without a folder are drawn from the training images. Raises the errors of `load`, and
+    ``ValueError`` for parts of other classes and a ``size`` below 4.
     """
-    root, held = Path(root).expanduser(), None
+    if size < 4:
+        raise ValueError(f"size is {size}: give 4 or more pixels, for the network's poolings")
+    root = Path(root).expanduser()
     train, test = load("folders", root, size=size)
-    if (root / "val").is_dir():
-        held = load("folders", root / "val", size=size)[0]
-        if held.classes != train.classes:
-            raise ValueError(f"{root}/val holds other classes than {root}/train: use the same")
+    parts: dict[str, Images | None] = {"val": None, "test": test}
+    for part in parts:
+        if parts[part] is None and (root / part).is_dir():
+            found, _ = load("folders", root / part, size=size)
+            if found.classes != train.classes:
+                raise ValueError(
+                    f"{root}/{part} holds other classes than the training images: use the same"
+                )
+            parts[part] = found
+    test, held = parts["test"], parts["val"]
     if test is None:
         test, train = carve(train, HELD, "test")
     if held is None:
@@ -48,11 +57,15 @@ def table(path: str | Path, target: str) -> Arguments:
     """A CSV file: a column of decimals is a regression's ``target``, another one holds classes.
 
     Numbers are standardised, other columns one-hot; the model is a small MLP. Raises ``ValueError``
-    for a missing column, missing values and more than `MANY` classes.
+    for a file that is no table in UTF-8, a missing column, missing values, more than `MANY` classes
+    and too few rows of them.
     """
     import pandas as pd
 
-    frame = pd.read_csv(path)
+    try:
+        frame = pd.read_csv(path)
+    except ValueError as error:
+        raise ValueError(f"{path} is not a table in UTF-8: {error}") from error
     if target not in frame:
         raise ValueError(f"target is {target!r}: choose one of {', '.join(map(str, frame))}")
     for name in frame.columns[frame.isna().any()]:
@@ -67,9 +80,9 @@ def table(path: str | Path, target: str) -> Arguments:
             f" {FEWEST} rows with the target and other columns"
         )
     wanted = frame.pop(target)
-    inputs = torch.tensor(pd.get_dummies(frame).to_numpy("float32"))
+    inputs = torch.tensor(pd.get_dummies(frame).to_numpy("float64"))
     if pd.api.types.is_float_dtype(wanted):
-        y = torch.tensor(wanted.to_numpy("float32"))
+        y = torch.tensor(wanted.to_numpy("float64"))
         rows = divided(torch.zeros(len(y)).long())
         y, outputs, others = standardised(y, rows[0]), 1, regression()
     else:
@@ -81,6 +94,11 @@ def table(path: str | Path, target: str) -> Arguments:
             )
         y = torch.tensor(codes).long()
         rows, outputs, others = divided(y), len(names), {}
+    if not all(map(len, rows)):
+        raise ValueError(
+            f"target {target!r} has {outputs} classes in {len(y)} rows, too few for three"
+            " parts: give more rows of each class"
+        )
     data, model = Labelled(standardised(inputs, rows[0]), y), partial(mlp, inputs.shape[1], outputs)
     parts: Arguments = {part: data.take(i) for part, i in zip(PARTS, rows, strict=True)}
     return {**parts, **others, "make_model": model}

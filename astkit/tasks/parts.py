@@ -74,9 +74,9 @@ def small(
 
 
 def standardised(values: Tensor, train: Tensor) -> Tensor:
-    """``values`` with mean 0 and standard deviation 1 over the rows ``train``."""
+    """``values``, float32, with mean 0 and standard deviation 1 over the rows ``train``."""
     mean, std = values[train].mean(0), values[train].std(0)
-    return (values - mean) / torch.where(std > 0, std, 1.0)
+    return ((values - mean) / torch.where(std > 0, std, 1.0)).float()
 
 
 def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:

@@ -20,9 +20,10 @@ SIZES = (1800, 300, 1500)  # rows of the three parts
 def sound() -> Arguments:
     """The kind of a tone, one of `KINDS`, in white noise at -12 to 0 dB.
 
-    Start frequency 600..2400 Hz; *rising* and *falling*: by 400..1200 Hz; *vibrato* and *tremolo*:
-    frequency by 15 %, amplitude fully, at 8..16 Hz; *noise band*: a tone whose phase makes a random
-    walk. Inputs are log-power spectrograms (``torch.stft``), ``[1, WINDOW / 2 + 1, 33]``.
+    Start frequency 600..2400 Hz, of *falling* 1400..3200 Hz; *rising* and *falling*: by 400..1200
+    Hz; *vibrato* and *tremolo*: frequency by 15 %, amplitude fully, at 8..16 Hz, which takes 4.3 dB
+    from the mean power; *noise band*: a tone whose phase makes a random walk. Inputs are log-power
+    spectrograms (``torch.stft``), ``[1, WINDOW / 2 + 1, 33]``.
     """
     waves, labels = sounds()
     x = spectrograms(waves)

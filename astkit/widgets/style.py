@@ -104,10 +104,8 @@ class Picture(Figure):
     _repr_png_ = png  # for notebooks
 
 
-def animation(
-    pictures: Iterable[Picture], fps: int = 8, dpi: float = 80, kind: str = "png"
-) -> bytes:
-    """An animated PNG of 48 colours, or a GIF, which nbconvert and its pages do not show."""
+def animation(pictures: Iterable[Picture], fps: int = 8, dpi: float = 80) -> bytes:
+    """An animated PNG of 48 colours."""
     from PIL import Image
 
     frames = [Image.open(BytesIO(each.png(dpi))).convert("RGB") for each in pictures]
@@ -115,7 +113,7 @@ def animation(
     colours = stacked.quantize(48, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
     few = [frame.quantize(palette=colours, dither=Image.Dither.NONE) for frame in frames]
     times: dict[str, Any] = {"append_images": few[1:], "duration": 1000 // fps, "loop": 0}
-    few[0].save(film := BytesIO(), kind, save_all=True, **times)
+    few[0].save(film := BytesIO(), "png", save_all=True, **times)
     return film.getvalue()
 
 

@@ -133,7 +133,7 @@ def main(arguments: list[str] | None = None) -> None:
     rounds, batch = asked.rounds, asked.batch
     size = replace(SIZE, width=asked.cells, height=asked.cells)
     # at z_min, the stragglers take all 50 steps allowed; tau leaves samples that have more of them
-    steps = {"depth": 20, "z_min": 19 / 50, "z_max": 3.0, "max_steps": 50}
+    steps = {"depth": 20, "z_min": 19 / 50, "z_max": 3.0}
     deep = replace(size, **steps, spawn_threshold=1.0, tau=0.9)
     report = {
         "stamp": stamp(),

@@ -279,11 +279,14 @@ def unique_pairs(inputs: int, outputs: int, generator: torch.Generator) -> Tenso
     """Wiring of ``outputs`` gates with distinct pairs of ``inputs`` values: int64 ``[2, outputs]``.
 
     The first of the pairs (0, 1), (2, 3), ..., then (1, 2), (3, 4), ..., then those at distance
-    2, 3, ..., in random order. `LogicCAConfig` checks that all inputs are read and pairs suffice.
+    2, 3, ..., in random order; the last of them reads an odd last input that no other one does.
+    `LogicCAConfig` checks that there are gates for all inputs, and pairs for all gates.
     """
     steps = [(range(0, inputs - 1, 2), 1), (range(1, inputs - 1, 2), 1)]
     steps += [(range(inputs - gap), gap) for gap in range(2, inputs)]
     pairs = torch.tensor([(i, i + gap) for firsts, gap in steps for i in firsts])[:outputs]
+    if inputs % 2 and outputs < inputs - 1:
+        pairs[-1] = torch.tensor([inputs - 2, inputs - 1])
     return pairs[torch.randperm(outputs, generator=generator)].T.contiguous()
 
 

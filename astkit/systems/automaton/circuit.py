@@ -251,6 +251,12 @@ class PackedCircuit:
         check_rollout(x, self.circuit.channels, steps, masks, self.circuit.fire_rate)
         if alive is None:
             alive = torch.ones(steps, 1, 1, *x.shape[2:])
+        shapes = [[steps, rows, 1, *x.shape[2:]] for rows in (1, len(x))]
+        if list(alive.shape) not in shapes:
+            raise ValueError(
+                f"alive has shape {list(alive.shape)}: give {shapes[0]} for all samples, or"
+                f" {shapes[1]}"
+            )
         states, living = [_bits("x", x)], _bits("alive", alive)
         fires = [True] * steps if masks is None else _bits("masks", masks)
         step = self._stepper(states[0].shape)

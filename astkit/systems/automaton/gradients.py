@@ -6,8 +6,6 @@ data, and gradients are clipped only after summation.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Literal
 
 import torch
@@ -22,7 +20,15 @@ Gradients = dict[str, Tensor]
 
 
 def first_channel_loss(states: Tensor, targets: Tensor) -> Tensor:
-    """Sum of squares ``[batch]`` of channel 0 of ``states`` minus ``targets [batch, H, W]``."""
+    """Sum of squares ``[batch]`` of channel 0 of ``states`` minus ``targets [batch, H, W]``.
+
+    Raises ``ValueError`` for targets of another shape.
+    """
+    if targets.shape != states[:, 0].shape:
+        raise ValueError(
+            f"targets has shape {list(targets.shape)}: give {list(states[:, 0].shape)}, the values"
+            " of channel 0"
+        )
     return (states[:, 0] - targets).square().flatten(1).sum(1)
 
 
@@ -49,7 +55,7 @@ def gradients(
         weight: ``[batch]``, weights of the samples in the sum; 1 by default.
 
     Returns losses ``[batch]``, unweighted, and the gradients by parameter name. Raises
-    ``ValueError`` for an unknown ``parallel``.
+    ``ValueError`` for an unknown ``parallel`` and targets of another shape.
     """
     sizes: dict[object, int] = {"batch": len(x), "vmap": len(x), "loop": 1}
     size = sizes.get(parallel, parallel)
@@ -67,33 +73,16 @@ def gradients(
         states = functional_call(model, values, (x[None], steps, fires, hard), {"fused": False})
         return first_channel_loss(states, y[None])[0]
 
-    with denormals_flushed():
-        if parallel == "vmap":
-            each_of = vmap(grad_and_value(of_one), (None, 0, 0, None if masks is None else 1))
-            each, losses = each_of({n: p.detach() for n, p in named.items()}, x, targets, masks)
-            return losses, {name: torch.tensordot(weight, g, 1) for name, g in each.items()}
-        parts, summed = [], [torch.zeros_like(each) for each in named.values()]
-        for start in range(0, len(x), size):
-            rows = slice(start, start + size)
-            fires = None if masks is None else masks[:, rows]
-            losses = first_channel_loss(model(x[rows], steps, fires, hard), targets[rows])
-            total = (losses * weight[rows]).sum()
-            torch._foreach_add_(summed, torch.autograd.grad(total, list(named.values())))
-            parts.append(losses.detach())
-        return torch.cat(parts), dict(zip(named, summed, strict=True))
-
-
-@contextmanager
-def denormals_flushed() -> Iterator[None]:
-    """Flush denormal numbers (below 1e-38 in float32) to 0 in a context, if the CPU supports it.
-
-    New gates pass their first inputs through, so gradients of the others decay to denormals
-    within a few layers, which are slow on a CPU. Applies to the calling thread only: the other
-    threads among which torch divides large operations, and other devices, are not affected.
-    """
-    before = (torch.tensor(1e-39) * 1.0).item() == 0  # torch has no getter
-    torch.set_flush_denormal(True)
-    try:
-        yield
-    finally:
-        torch.set_flush_denormal(before)
+    if parallel == "vmap":
+        each_of = vmap(grad_and_value(of_one), (None, 0, 0, None if masks is None else 1))
+        each, losses = each_of({n: p.detach() for n, p in named.items()}, x, targets, masks)
+        return losses, {name: torch.tensordot(weight, g, 1) for name, g in each.items()}
+    parts, summed = [], [torch.zeros_like(each) for each in named.values()]
+    for start in range(0, len(x), size):
+        rows = slice(start, start + size)
+        fires = None if masks is None else masks[:, rows]
+        losses = first_channel_loss(model(x[rows], steps, fires, hard), targets[rows])
+        total = (losses * weight[rows]).sum()
+        torch._foreach_add_(summed, torch.autograd.grad(total, list(named.values())))
+        parts.append(losses.detach())
+    return torch.cat(parts), dict(zip(named, summed, strict=True))

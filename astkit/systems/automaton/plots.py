@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from textwrap import fill
 from typing import Any
 
@@ -15,7 +13,6 @@ from matplotlib.colors import to_rgb
 from matplotlib.ticker import StrMethodFormatter
 from numpy.typing import ArrayLike, NDArray
 
-from astkit import files
 from astkit.widgets.style import (
     COLOURS,
     HATCHES,
@@ -132,20 +129,14 @@ def rollout_frames(
     return figure
 
 
-def save_rollouts(
-    path: str | os.PathLike[str],
-    trajectories: Mapping[str, ArrayLike],
-    fps: int = 10,
-    **options: Any,
-) -> Path:
-    """Write the rollouts side by side as an animated GIF or PNG, atomically; returns the path.
+def film(trajectories: Mapping[str, ArrayLike], fps: int = 8, **options: Any) -> bytes:
+    """The rollouts side by side as an animated PNG of ``fps`` frames per second.
 
-    ``path`` ends in ".gif" or ".png"; ``trajectories`` and ``options``: see `rollout_frames`;
-    ``fps``: frames per second.
+    For ``trajectories`` and ``options`` see `rollout_frames`.
     """
     steps = len(np.asarray(next(iter(trajectories.values()))))
     frames = (rollout_frames(trajectories, [step], **options) for step in range(steps))
-    return files.write_atomic(path, animation(frames, fps, kind=Path(path).suffix[1:]))
+    return animation(frames, fps)
 
 
 def _show(axis: Axes, values: Floats, true: Floats) -> int:

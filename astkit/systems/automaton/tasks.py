@@ -13,6 +13,7 @@ from torch.utils.data import TensorDataset
 from astkit import rng
 from astkit.datasets import BatchSource, Loader
 from astkit.datasets.batch import Batch
+from astkit.gating.controllers import FROM_0, PART, check_count, check_number
 from astkit.systems.automaton.automaton import LogicCAConfig
 
 
@@ -30,7 +31,7 @@ class Task:
         every: iterations per pass; the automaton is evaluated after each pass.
         held_out: number of evaluation samples; Life is evaluated on all neighbourhoods.
 
-    Raises ``ValueError`` for Life on another grid.
+    Raises ``ValueError`` for a count below 1, a share outside [0, 1], and Life on another grid.
     """
 
     name: str
@@ -47,6 +48,10 @@ class Task:
     held_out: int = 16
 
     def __post_init__(self) -> None:
+        for name in ("height", "width", "steps", "batch_size", "iterations", "every", "held_out"):
+            object.__setattr__(self, name, check_count(name, getattr(self, name)))
+        check_number("weight_decay", self.weight_decay, FROM_0)
+        check_number("hard_share", self.hard_share, PART)
         if self.kind == "life" and (self.height, self.width, self.steps) != (3, 3, 1):
             raise ValueError(
                 f"height, width and steps are {self.height}, {self.width} and {self.steps}, but"
@@ -60,7 +65,7 @@ class Task:
 
     def source(self, seed: int = 0, batch_size: int | None = None) -> BatchSource:
         """The training samples, drawn by ``seed``; an incomplete last batch is dropped."""
-        size = batch_size or self.batch_size
+        size = self.batch_size if batch_size is None else batch_size
         if self.kind == "life":
             return Loader(TensorDataset(*life_table()), size, seed=seed, drop_last=True)
         return RandomBits(self, size, seed)

@@ -12,12 +12,12 @@ from astkit import distributed
 from astkit.datasets import as_loader
 from astkit.datasets.batch import Batch, join
 from astkit.gating import evaluating
+from astkit.gating.controllers import check_count
 from astkit.profiling.flops import BatchFlops, PassFlops
 from astkit.systems.automaton.automaton import LogicCA
 from astkit.systems.automaton.gradients import (
     Gradients,
     Parallel,
-    denormals_flushed,
     first_channel_loss,
     gradients,
 )
@@ -26,6 +26,9 @@ from astkit.trainers import Budget, TrainConfig, Trainer
 
 CLIP = 100.0
 """Largest magnitude of an element of the gradient."""
+
+OWN = {"config", "criterion", "epochs", "metrics", "optimizer", "validation"}
+"""Arguments of `Trainer` that are determined by the task."""
 
 EVALUATION = -1
 """Iteration number of evaluation masks; those of training are 0 or more."""
@@ -46,12 +49,14 @@ class AutomatonTrainer(Trainer):
         iterations: the budget is as many passes over the samples as this number of batches takes,
             by default the task's; a policy that selects before loading takes fewer batches.
         parallel: see `gradients`.
+        batch_size: samples per batch, by default the task's.
         lr, schedule: see `TrainConfig`.
         budget: instead of ``iterations``.
         model: by default created from the task's config, with wiring from ``seed``.
         options: other arguments of `Trainer`, such as policy, device, checkpoints, resume.
 
-    Raises ``ValueError`` for several processes, or both iterations and a budget.
+    Raises ``ValueError`` for several processes, or both iterations and a budget; ``TypeError`` for
+    arguments of `Trainer` that this one determines.
     """
 
     def __init__(
@@ -61,12 +66,15 @@ class AutomatonTrainer(Trainer):
         seed: int = 0,
         iterations: int | None = None,
         parallel: Parallel = "batch",
+        batch_size: int | None = None,
         lr: float = 0.05,
         schedule: str = "constant",
         budget: Budget | None = None,
         model: LogicCA | None = None,
         **options: Any,
     ) -> None:
+        for name in sorted(OWN & options.keys()):
+            raise TypeError(f"AutomatonTrainer determines {name} itself: omit it")
         if (processes := distributed.world()) > 1:
             raise ValueError(
                 f"{processes} processes train an automaton, but its step does not average"
@@ -74,7 +82,8 @@ class AutomatonTrainer(Trainer):
             )
         self.task, self.seed = task, seed
         self.parallel: Parallel = parallel
-        source, wanted = task.source(seed), task.iterations if iterations is None else iterations
+        source = task.source(seed, batch_size)
+        wanted = task.iterations if iterations is None else check_count("iterations", iterations)
         if budget is not None and iterations is not None:
             raise ValueError(f"iterations is {iterations}, but a budget is given too: omit one")
         self.automaton = model or LogicCA(replace(task.config, seed=seed))
@@ -101,8 +110,7 @@ class AutomatonTrainer(Trainer):
         if not isinstance(model, LogicCA):  # a policy's helper model
             return super().forward(model, batch)
         masks = self.task.masks(batch.index, self.seed, self.step)
-        with denormals_flushed():
-            return model(batch.x, self.task.steps, masks, self.task.hard(self.seed, self.step))
+        return model(batch.x, self.task.steps, masks, self.task.hard(self.seed, self.step))
 
     def train_rows(
         self, batch: Batch, weight: Tensor | None, normaliser: float | Tensor | None
@@ -186,7 +194,7 @@ def evaluate(model: LogicCA, task: Task, batch: Batch | None = None) -> dict[str
     device = next(model.parameters()).device
     batch = (batch or task.evaluation()).to(device)
     masks = task.masks(batch.index, 0, EVALUATION)
-    with evaluating(model, device), denormals_flushed():
+    with evaluating(model, device):
         soft, hard = (model(batch.x, task.steps, masks, way) for way in (False, True))
         losses = [first_channel_loss(states, batch.y).sum().item() for states in (soft, hard)]
         wrong = int((hard[:, 0].round() != batch.y).sum())

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from astkit import rng
+from astkit.gating.controllers import ABOVE_0, FROM_0, RATE, check_count, check_number
 
 EnergyRule = Literal["residual", "original"]
 
@@ -32,6 +33,20 @@ NEIGHBOURS = ((1, 0), (-1, 0), (0, 1), (0, -1))
 
 EPSILON = 1e-6
 
+REACH = 1.0
+"""Maximum move along x and y per step, in cells."""
+
+MIN_STEPS = 5
+"""Steps of a sample before it may stop."""
+
+COUNTS = {"dim": 1, "hidden": 1, "layers": 1, "mapper_width": 1, "max_flows": 1, "max_children": 1}
+COUNTS |= dict.fromkeys(("width", "height", "depth"), 2)
+"""Counts among the settings of a lattice, and the least of each."""
+
+NUMBERS = {"z_min": ABOVE_0, "z_max": ABOVE_0, "theta_e": FROM_0, "input_scale": ABOVE_0}
+NUMBERS |= {"tau": RATE, "spawn_threshold": RATE}
+"""The other numbers, and their rules."""
+
 
 @dataclass(frozen=True)
 class LatticeConfig:
@@ -46,16 +61,14 @@ class LatticeConfig:
             None: ``max(384, 2 * width * height)``.
         max_flows: maximum number of flows alive at a time **per sample**; None:
             ``2 * width * height``. Children without a free slot are counted in ``dropped``.
-        max_steps: maximum number of steps; None: what the slowest flow needs.
         z_min, z_max: minimum and maximum advance along z per step, in planes.
-        reach: maximum move along x and y per step, in cells.
         spawn_threshold: a flow spawns when its gate exceeds this, in (0, 1]; 1 disables spawning.
         max_children: maximum number of children per flow and step, 1 to 4.
         theta_e: a flow dies when the magnitude of its energy falls below this.
         tau: a sample stops once this share of its flows has arrived or died,
         patience: or after this many steps without an arrival, counted from the first arrival;
-            remaining flows are deposited where they are.
-        min_steps: neither rule stops a sample before this many steps.
+            remaining flows are deposited where they are. Neither rule stops a sample before
+            `MIN_STEPS` steps.
         energy_rule: "residual" adds to a flow's energy; "original" replaces it.
         input_scale: embeddings are multiplied by this; None: ``sqrt(dim)``.
         lattice: False omits the flows: mapper and collector only (the bypass).
@@ -71,34 +84,35 @@ class LatticeConfig:
     layers: int = 1
     mapper_width: int | None = None
     max_flows: int | None = None
-    max_steps: int | None = None
     z_min: float = 0.5
     z_max: float = 1.5
-    reach: float = 1.0
     spawn_threshold: float = 0.6
     max_children: int = 3
     theta_e: float = 0.0
     tau: float = 0.95
     patience: float = 3
-    min_steps: int = 5
     energy_rule: EnergyRule = "residual"
     input_scale: float | None = None
     lattice: bool = True
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if min(self.width, self.height, self.depth) < 2:
-            raise ValueError("give 2 or more for each of width, height and depth")
-        if not 0 < self.spawn_threshold <= 1:
-            raise ValueError(f"spawn_threshold is {self.spawn_threshold}: give a share in (0, 1]")
-        if not 1 <= self.max_children <= len(NEIGHBOURS):
+        for name, least in COUNTS.items():
+            if (count := getattr(self, name)) is not None:
+                object.__setattr__(self, name, check_count(name, count, least))
+        for name, rule in NUMBERS.items():
+            if (number := getattr(self, name)) is not None:
+                check_number(name, number, rule)
+        if self.max_children > len(NEIGHBOURS):
             raise ValueError(f"max_children is {self.max_children}: give 1 to 4")
+        if not self.patience >= 1:
+            raise ValueError(f"patience is {self.patience}: give 1 or more steps")
         if self.flows_per_sample < self.cells:
             raise ValueError(
                 f"max_flows is {self.max_flows} per sample, but {self.cells} flows start in each"
                 f" ({self.width} x {self.height}): give at least {self.cells}"
             )
-        if not 0 < self.z_min <= self.z_max:
+        if self.z_min > self.z_max:
             raise ValueError(
                 f"z_min is {self.z_min} and z_max {self.z_max}: give 0 < z_min <= z_max, so that"
                 " every flow arrives"
@@ -119,8 +133,8 @@ class LatticeConfig:
 
     @property
     def steps_allowed(self) -> int:
-        """Maximum number of steps per sample."""
-        return self.max_steps or math.ceil((self.depth - 1) / self.z_min)
+        """Maximum number of steps per sample: what the slowest flow needs."""
+        return math.ceil((self.depth - 1) / self.z_min)
 
 
 PRESETS = {
@@ -300,7 +314,7 @@ class Rollout:
         stop = created == completed + ended
         if self.number >= config.steps_allowed:
             stop = torch.ones_like(stop)
-        elif self.adaptive and self.number >= config.min_steps:
+        elif self.adaptive and self.number >= MIN_STEPS:
             stop |= (completed + ended >= config.tau * created) | (self.stale >= config.patience)
         stop &= self.running
         left = torch.where(stop, created - completed - ended, stats.left)
@@ -320,7 +334,7 @@ class Rollout:
         """Flows after the step, and the carrier's output, ``[n, 6]``::
 
             e' = e + tanh(a) / 2                or, in the original: e' = tanh(a)
-            x' = fold(x + reach tanh(b))        y' likewise
+            x' = fold(x + REACH tanh(b))        y' likewise
             z' = z + z_min + (z_max - z_min) sigmoid(c)
 
         Since z_min > 0, every flow arrives.
@@ -334,7 +348,7 @@ class Rollout:
         ]
         decided, hidden = calls[0] if len(calls) == 1 else map(torch.cat, zip(*calls, strict=True))
         decided = decided.to(here.dtype)  # under autocast, place and energy keep their precision
-        xy = fold(here[:, :2] + config.reach * decided[:, MOVE], lattice.extent[:2])
+        xy = fold(here[:, :2] + REACH * decided[:, MOVE], lattice.extent[:2])
         z = here[:, 2:3] + config.z_min + (config.z_max - config.z_min) * decided[:, ADVANCE]
         energy = decided[:, ENERGY]
         if config.energy_rule == "residual":
@@ -464,9 +478,10 @@ class EnergyFlowLattice(nn.Module):
 
         Raises ``ValueError`` for ``x`` of another shape.
         """
-        if x.ndim != 2 or x.shape[1] != self.config.dim:
+        if x.ndim != 2 or x.shape[1] != self.config.dim or not len(x):
             raise ValueError(
-                f"x has shape {list(x.shape)}: give [batch, dim] with dim {self.config.dim}"
+                f"x has shape {list(x.shape)}: give [batch, dim] with dim {self.config.dim} and a"
+                " batch of 1 or more"
             )
         surface = self.mapper(x)
         if not self.config.lattice:

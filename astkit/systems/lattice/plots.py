@@ -1,23 +1,20 @@
-"""Figures of a lattice: one drawing, also with a slider, paths of flows, times, learning curves."""
+"""Figures of a lattice: a sample and its flows, learning curves."""
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Mapping, Sequence
-from html import escape
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
-from IPython.display import HTML
 from matplotlib.collections import LineCollection
 from torch import Tensor
 
 from astkit.systems.lattice.model import EnergyFlowLattice, Flows, LatticeOutput, Rollout
 from astkit.widgets.style import INK, SOFT, Picture, line, picture, styled
 
-_SOURCE = "data:image/png;base64,"
+_FLOW = ["slot", "born"]  # a slot that is free again holds another flow
 
 
 @torch.no_grad()
@@ -25,8 +22,8 @@ def flow_table(model: EnergyFlowLattice, x: Tensor) -> tuple[LatticeOutput, pd.D
     """Run ``x [batch, dim]`` without gradients; returns the output, and a row per step and flow.
 
     Columns: ``step`` from 0 on, ``sample``, ``slot`` within the sample, ``x``, ``y``, ``z`` in
-    lattice units, ``energy``, and ``age``, the steps that the flow has taken. Its last row is
-    where a flow landed.
+    lattice units, ``energy``, ``age``, the steps that the flow has taken, and ``born``, the step
+    that it set out in; slots are used again. Its last row is where a flow landed.
     """
     each, rollout = model.config.flows_per_sample, Rollout(model, model.mapper(x))
     tables: list[pd.DataFrame] = []
@@ -35,7 +32,8 @@ def flow_table(model: EnergyFlowLattice, x: Tensor) -> tuple[LatticeOutput, pd.D
         slot, place, age, _ = (part.cpu().numpy() for part in flows)
         table = pd.DataFrame(place, columns=["x", "y", "z", "energy"])
         step, sample = rollout.number, slot // each
-        tables.append(table.assign(step=step, sample=sample, slot=slot % each, age=age))
+        table = table.assign(step=step, sample=sample, slot=slot % each, age=age)
+        tables.append(table.assign(born=step - table["age"]))
 
     keep(rollout.flows)
     while len(rollout.flows.slot):
@@ -43,30 +41,6 @@ def flow_table(model: EnergyFlowLattice, x: Tensor) -> tuple[LatticeOutput, pd.D
         for flows in (rollout.flows, *rollout.landings[-2:]):
             keep(flows)
     return rollout.output(), pd.concat(tables, ignore_index=True)
-
-
-@styled
-def flow_paths(tables: Mapping[str, pd.DataFrame], depth: int) -> Picture:
-    """Energy of each flow by depth until it lands, a panel per table with the same limits.
-
-    Args:
-        tables: rows of one sample, from `flow_table`, by title.
-        depth: planes of the lattice; flows land on the last one, which is marked.
-    """
-    rows = pd.concat(tables.values())
-    largest = max(float(rows["energy"].abs().max()), 1e-12)
-    figure = picture(len(tables), width=4.8, height=3.6)
-    for axis, (title, flows) in zip(figure.axes, tables.items(), strict=True):
-        axis.add_collection(LineCollection(list(_moves(flows)), colors=SOFT, lw=0.7, alpha=0.6))
-        last = flows.sort_values("step").groupby("slot").last()
-        for label, ends in (("start", flows[flows["step"] == 0]), ("end", last)):
-            style = {**line(label), "linestyle": "none", "ms": 4}
-            axis.plot(ends["z"], ends["energy"], label=label, **style)
-        axis.axvline(depth - 1, color=INK, ls=":", lw=1.2, label="last plane")
-        axis.set(xlim=(-0.2, rows["z"].max() + 0.2), ylim=(-1.1 * largest, 1.1 * largest))
-        axis.set(xlabel="plane (z)", ylabel="energy", title=title)
-    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside right center")
-    return figure
 
 
 @styled
@@ -79,7 +53,7 @@ def drawing(flows: pd.DataFrame, depth: int, step: int | None = None) -> Picture
         step: the step to show; the last one by default.
     """
     shown = flows if step is None else flows[flows["step"] <= step]
-    first, now = flows[flows["step"] == 0], shown.sort_values("step").groupby("slot").last()
+    first, now = flows[flows["step"] == 0], shown.sort_values("step").groupby(_FLOW).last()
     arrived, largest = now[now["z"] >= depth - 1], float(flows["energy"].abs().max())
     look: dict[str, Any] = {"cmap": "PuOr", "vmin": -largest, "vmax": largest, "edgecolor": SOFT}
     figure = picture(3, width=4.0, height=3.6)
@@ -101,42 +75,13 @@ def drawing(flows: pd.DataFrame, depth: int, step: int | None = None) -> Picture
     return figure
 
 
-def slider(pictures: Sequence[Picture], name: str = "step") -> HTML:
-    """Pictures behind a slider that needs no kernel; where scripts do not run, the last one."""
-    images = [base64.b64encode(each.png(dpi=66)).decode() for each in pictures]
-    show = f"this.closest('div').querySelector('img').src = {_SOURCE!r} + {images}[this.value]"
-    last = len(images) - 1
-    return HTML(
-        f'<div><img src="{_SOURCE}{images[-1]}"><br><label>{escape(name)} <input type="range"'
-        f' min="0" max="{last}" value="{last}" oninput="{escape(show)}"></label></div>'
-    )
-
-
 def _moves(flows: pd.DataFrame) -> np.ndarray:
     """Plane and energy before and after each step of each flow, ``[n, 2, 2]``."""
-    ordered = flows.sort_values(["slot", "step"])
-    before = ordered.groupby("slot").shift()
-    same = ordered["age"] - before["age"] == 1  # else a new flow in the same slot
-    same &= ordered["step"] - before["step"] == 1
+    ordered = flows.sort_values([*_FLOW, "step"])
+    before = ordered.groupby(_FLOW).shift()
+    same = before["step"].notna()
     axes = ["z", "energy"]
     return np.stack([before.loc[same, axes], ordered.loc[same, axes]], axis=1)
-
-
-@styled
-def times(rows: pd.DataFrame) -> Picture:
-    """Milliseconds per step and flow, one line per ``way``, both axes logarithmic.
-
-    ``rows``: ``way``, ``flows`` and ``seconds`` per step.
-    """
-    figure = picture(width=6.4, height=3.8)
-    (axis,) = figure.axes
-    for way, group in rows.sort_values("flows").groupby("way", sort=False):
-        a_flow = 1e3 * group["seconds"] / group["flows"]
-        axis.plot(group["flows"], a_flow, label=str(way), **line(str(way)))
-    axis.set(xscale="log", yscale="log", xlabel="flows in the batch", ylabel="ms per flow and step")
-    axis.set_title("time of a step, forward and backward, divided by its flows")
-    figure.legend(loc="outside right center")
-    return figure
 
 
 @styled

@@ -1,6 +1,6 @@
 """Reference implementation of the lattice: a plain loop over samples and flows.
 
-It shares only modules and parameters with `EnergyFlowLattice`, and calls them with one
+It shares only modules, parameters and constants with `EnergyFlowLattice`, and calls them with one
 flow at a time. Used by tests of the vectorised steps, and as the baseline in timings.
 """
 
@@ -12,7 +12,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from astkit.systems.lattice.model import EnergyFlowLattice, FlowStats, LatticeOutput
+from astkit.systems.lattice.model import (
+    MIN_STEPS,
+    REACH,
+    EnergyFlowLattice,
+    FlowStats,
+    LatticeOutput,
+)
 
 
 @dataclass
@@ -71,7 +77,7 @@ class _Sample:
             self.deposit(flow)
 
     def stops(self, number: int) -> bool:
-        if number + 1 < self.config.min_steps:
+        if number + 1 < MIN_STEPS:
             return False
         done = self.counts["completed"] + self.counts["died"]
         if done >= self.config.tau * self.counts["created"]:
@@ -111,7 +117,7 @@ class _Sample:
         decided: Tensor = output[0]
         residual = config.energy_rule == "residual"
         flow.energy = flow.energy + 0.5 * decided[2] if residual else decided[2]
-        dx, dy = (config.reach * decided[i] for i in (0, 1))
+        dx, dy = (REACH * decided[i] for i in (0, 1))
         flow.x, flow.y = _reflect(flow.x + dx, sizes[0] - 1), _reflect(flow.y + dy, sizes[1] - 1)
         flow.z = flow.z + config.z_min + (config.z_max - config.z_min) * decided[4]
         flow.age += 1

@@ -25,6 +25,7 @@ from torch.utils.data import Dataset
 
 from astkit import rng
 from astkit.datasets.pairs import TextPair, docs_pairs, in_validation, read_pairs, words
+from astkit.gating.controllers import check_count
 
 FEATURES = 8192
 LAMBDAS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
@@ -95,7 +96,7 @@ def docs_task(count: int | None = None, dim: int = 768) -> Task:
     """The stored documentation pairs (see `docs_pairs`), or a fixed random ``count`` of them."""
     pairs = docs_pairs()
     if count is not None:
-        drawn = rng.permutation(len(pairs), 0, "docs_task")[:count]
+        drawn = rng.permutation(len(pairs), 0, "docs_task")[: check_count("count", count)]
         pairs = [pairs[row] for row in sorted(drawn.tolist())]
     return text_task(pairs, dim, "docs")
 
@@ -161,10 +162,18 @@ def retrieval(predicted: Tensor, targets: Tensor) -> dict[str, float]:
 
     ``cosine``: mean cosine of a prediction and its target; ``top1``, ``top5``: share of predictions
     whose target ranks first, or among the first five; ``mrr``: mean reciprocal rank (Voorhees,
-    TREC-8, 1999); ties share their mean rank. Raises ``ValueError`` for non-finite predictions.
+    TREC-8, 1999); ties share their mean rank. Raises ``ValueError`` for other shapes, no rows, and
+    values that are not finite.
     """
+    if predicted.ndim != 2 or predicted.shape != targets.shape or not len(targets):
+        raise ValueError(
+            f"predicted has shape {list(predicted.shape)} and targets {list(targets.shape)}: give"
+            " [N, dim] for both, with N of 1 or more"
+        )
     if not bool(predicted.isfinite().all()):
         raise ValueError("predicted contains a value that is not finite: the model has diverged")
+    if not bool(targets.isfinite().all()):
+        raise ValueError("targets contains a value that is not finite: leave these rows out")
     similar = F.normalize(predicted.float()) @ F.normalize(targets.float()).T
     cosine = similar.diagonal()
     above, equal = (similar > cosine[:, None]).sum(1), (similar == cosine[:, None]).sum(1)

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from astkit import rng
 from astkit.datasets.pairs import words
+from astkit.gating.controllers import check_count
 
 LENGTH, WIDTH = 24, 96
 """Tokens of a text; size of word vectors and of the decoder's state."""
@@ -28,10 +29,11 @@ MARKS = ("<pad>", "<begin>", "<end>", "<unknown>")
 class Vocabulary:
     """The most frequent words of the training texts, numbered from 4; 0 to 3 are special tokens.
 
-    ``size``: maximum number of tokens, including special tokens.
+    ``size``: maximum number of tokens, including special tokens; ``ValueError`` for less than 5.
     """
 
     def __init__(self, texts: Sequence[str], size: int = 2000) -> None:
+        check_count("size", size, len(MARKS) + 1)
         counts = Counter(word for text in texts for word in words(text))
         ranked = sorted(counts, key=lambda word: (-counts[word], word))
         self.tokens = (*MARKS, *ranked[: size - len(MARKS)])

@@ -6,11 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from astkit import rng
 from astkit.datasets import Loader
+from astkit.datasets.batch import Batch
+from astkit.gating.controllers import check_count
 from astkit.systems.lattice.model import EnergyFlowLattice, LatticeConfig, LatticeOutput
 from astkit.systems.lattice.tasks import Task, retrieval
 from astkit.systems.lattice.text import TextBridge, Vocabulary
@@ -23,6 +25,9 @@ CONFIG = TrainConfig(lr=2e-3, weight_decay=0.01, clip_norm=1.0)
 
 METRICS = ("mrr", "cosine", "top1", "top5")
 
+OWN = {"budget", "criterion", "epochs", "metrics", "validation"}
+"""Arguments of `Trainer` that are determined by the task and the number of steps."""
+
 _SAME = 0.9999  # cosine above which a target counts as equal to the row's
 
 
@@ -32,7 +37,8 @@ class LatticeLoss:
     ``1 - cos``, plus ``contrast`` times the cross-entropy of the row's target among ``others [K,
     dim]`` at ``temperature`` (InfoNCE: van den Oord et al., arXiv 1807.03748). With a ``bridge``
     the targets are these, their tokens, the sources and their tokens, and ``text`` times the
-    decoder's cross-entropy and ``1 - cos`` of the encoder's embedding is added.
+    decoder's cross-entropy and ``1 - cos`` of the encoder's embedding is added. Raises
+    ``ValueError`` for ``contrast`` without ``others``, or ``text`` without a ``bridge``.
     """
 
     def __init__(
@@ -43,6 +49,10 @@ class LatticeLoss:
         bridge: TextBridge | None = None,
         text: float = 0.0,
     ) -> None:
+        if contrast and others is None:
+            raise ValueError(f"contrast is {contrast}, but others is None: give other targets")
+        if text and bridge is None:
+            raise ValueError(f"text is {text}, but bridge is None: give a TextBridge")
         self.contrast, self.temperature = contrast, temperature
         self.bridge, self.text = bridge, text
         self.others = None if others is None else F.normalize(others)
@@ -100,10 +110,13 @@ class LatticeTrainer(Trainer):
         contrast: weight of the contrastive loss, see `LatticeLoss`; the other targets are those
             of training pairs, the same for every batch.
         temperature: divisor of cosines in the contrastive loss.
-        text: weight of the text loss; above 0, a `TextBridge` is trained with the lattice.
+        text: weight of the text loss; above 0, a `TextBridge` is trained with the lattice, or the
+            one that it has is trained further.
         options: other arguments of `Trainer`, such as policy, device, checkpoints, resume.
 
-    Raises ``ValueError`` for less than one step, or text without texts.
+    Raises ``ValueError`` for less than one step, text without texts or with other words than those
+    of the lattice's bridge, and ``TypeError`` for arguments of `Trainer` that this one determines.
+    With text, a policy with a helper model is refused at its first pass.
     """
 
     def __init__(
@@ -119,6 +132,8 @@ class LatticeTrainer(Trainer):
         text: float = 0.0,
         **options: Any,
     ) -> None:
+        for name in sorted(OWN & options.keys()):
+            raise TypeError(f"LatticeTrainer determines {name} itself: omit it")
         if isinstance(lattice, LatticeConfig):
             lattice = EnergyFlowLattice(lattice)
         self.task, self.lattice = task, lattice
@@ -130,8 +145,15 @@ class LatticeTrainer(Trainer):
         if text:
             pairs = task.texts_of(train)
             vocabulary = Vocabulary([side for pair in pairs for side in (pair.source, pair.target)])
-            cells = lattice.config.cells
-            lattice.bridge = self.bridge = TextBridge(vocabulary, task.dim, cells, config.seed)
+            self.bridge = getattr(lattice, "bridge", None)
+            if self.bridge is None:
+                cells = lattice.config.cells
+                lattice.bridge = self.bridge = TextBridge(vocabulary, task.dim, cells, config.seed)
+            elif self.bridge.vocabulary.tokens != vocabulary.tokens:
+                raise ValueError(
+                    f"text is {text}, but the lattice's bridge knows the words of other texts: give"
+                    " a new lattice"
+                )
             sides = zip(*((pair.source, pair.target) for pair in task.texts), strict=True)
             tokens = tuple(map(vocabulary.encode, sides))
             train, validation = replace(train, tokens=tokens), replace(validation, tokens=tokens)
@@ -142,9 +164,18 @@ class LatticeTrainer(Trainer):
             loader,
             Loader(validation, batch_size, shuffle=False),
             # half a step less than a whole number, so that rounding cannot add a step
-            budget=Budget(epochs=(steps - 0.5) / len(loader)),
+            budget=Budget(epochs=(check_count("steps", steps) - 0.5) / len(loader)),
             config=config,
             criterion=self.loss,
             metrics=[Metric(name, Ranks(name), higher=True) for name in METRICS],
             **options,
         )
+
+    def forward(self, model: nn.Module, batch: Batch) -> Any:
+        """Outputs of ``model``; a policy's helper model is refused with text."""
+        if self.bridge is not None and model is not self.model:
+            raise ValueError(
+                "policy has a helper model, whose loss would be that of the lattice's own bridge:"
+                " choose a policy without one, or text=0"
+            )
+        return super().forward(model, batch)

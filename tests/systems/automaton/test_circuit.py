@@ -186,6 +186,9 @@ def test_wrong_inputs_are_refused():
     ):
         with pytest.raises(ValueError, match=message):
             PackedCircuit(circuit).rollout(x, steps, masks)
+    for shape in ((2, 1, 1, 4, 4), (1, 2, 1, 4, 4), (1, 1, 1, 1, 1), (1, 4)):
+        with pytest.raises(ValueError, match=r"alive has .* give \[1, 1, 1, 4, 4\] for all"):
+            PackedCircuit(circuit).rollout(grid, 1, alive=torch.ones(shape))
     slow = dataclasses.replace(circuit, fire_rate=0.6)
     with pytest.raises(ValueError, match=r"fire rate is 0.6: draw them"):
         PackedCircuit(slow).rollout(grid, 1)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from astkit.systems.automaton.automaton import LogicCA
-from astkit.systems.automaton.gradients import denormals_flushed, gradients
+from astkit.systems.automaton.gradients import gradients
 from tests.systems.automaton.examples import CONFIGS, SYNC, half_hard, inputs, masks_of, trained
 
 BATCH, STEPS = 5, 4
@@ -57,22 +57,6 @@ def test_every_way_gives_the_losses_and_gradients_of_the_loop(name: str) -> None
     assert all((parameter.grad == 7).all() for parameter in model.parameters())
 
 
-@pytest.mark.parametrize("before", [False, True])
-def test_denormals_are_zero_within_the_block_alone(before: bool) -> None:
-    small = torch.tensor([1e-39, 2.0])
-    if not torch.set_flush_denormal(before):
-        pytest.skip("this CPU cannot flush denormals")
-    try:
-        with denormals_flushed():
-            assert (small * 1.0).tolist() == [0.0, 2.0]
-        assert ((small * 1.0)[0].item() == 0.0) == before
-        with pytest.raises(RuntimeError, match="boom"), denormals_flushed():
-            raise RuntimeError("boom")
-        assert ((small * 1.0)[0].item() == 0.0) == before
-    finally:
-        torch.set_flush_denormal(False)
-
-
 def test_wrong_arguments_are_refused() -> None:
     for parallel in ("threads", 0):
         with pytest.raises(
@@ -81,3 +65,10 @@ def test_wrong_arguments_are_refused() -> None:
             gradients(*case("sync"), parallel=parallel)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"for 0 samples: give .* 1 sample or more"):
         gradients(trained(SYNC), torch.zeros(0, 2, 5, 4), torch.zeros(0, 5, 4), 1)
+    model, x, targets, *rest = case("sync")
+    for parallel in ("batch", "vmap", "loop"):
+        for wrong in (targets[:, None], targets[:1, :1]):
+            with pytest.raises(
+                ValueError, match=r"targets has shape \[.*\]: give \[\d, 5, 4\], the"
+            ):
+                gradients(model, x, wrong.expand(5, *wrong.shape[1:]), *rest, parallel=parallel)

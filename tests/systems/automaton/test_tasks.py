@@ -99,5 +99,14 @@ def test_the_share_of_hard_gates_is_as_asked_and_drawn_anew_each_iteration() -> 
 def test_wrong_arguments_are_refused() -> None:
     with pytest.raises(ValueError, match="are 64, 3 and 1, but Life is learnt from single steps"):
         tasks.game_of_life().scaled(height=64)
+    for changes, told in (
+        ({"hard_share": 2.0}, "hard_share is 2.0: give a share"),
+        ({"weight_decay": -1.0}, "weight_decay is -1.0: give a number of 0 or more"),
+        ({"steps": 0}, "steps is 0: give a whole number of 1 or more"),
+        ({"held_out": 0}, "held_out is 0"),
+        ({"every": 2.5}, "every is 2.5"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            tasks.checkerboard_small().scaled(**changes)
     with pytest.raises(ValueError, match="index is None"):
         tasks.checkerboard_async().masks(None, 0, 0)

@@ -21,7 +21,7 @@ from astkit.systems.automaton.training import (
     apply_gradients,
     evaluate,
 )
-from astkit.trainers import Budget, Checkpoints
+from astkit.trainers import Budget, Checkpoints, TrainConfig
 
 TINY = LogicCAConfig(2, 2, (8, 4, 2), (6, 4, 2), boundary="zero", fire_rate=0.6)
 ASYNC = tasks.Task("tiny", "checkerboard", TINY, 5, 6, 4, 3, 12, every=4, held_out=5)
@@ -72,6 +72,13 @@ def test_the_trainer_does_what_a_plain_loop_does(task: tasks.Task) -> None:
     torch.testing.assert_close(weights(trainer.model), weights(model), rtol=0, atol=1e-6)
     assert trainer.step == 6
     assert [step["trained"] for step in trainer.history.steps] == [task.batch_size] * 6
+
+
+def test_another_batch_size_leaves_the_number_of_updates() -> None:
+    for task in (ASYNC, LIFE):
+        trainer = cpu(task, iterations=6, batch_size=7)
+        trainer.run()
+        assert (trainer.step, trainer.ledger.samples.trained) == (6, 6 * 7)
 
 
 def test_a_pass_is_evaluated_hard_beside_soft() -> None:
@@ -178,9 +185,13 @@ def test_a_helper_that_a_policy_trains_has_the_tasks_steps_and_masks() -> None:
 def test_wrong_arguments_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     for options, told in (
         ({"iterations": 5, "budget": Budget(epochs=1)}, "iterations is 5, but a budget is given"),
-        ({"iterations": 0}, "budget epochs is .*: give a positive"),
+        ({"iterations": 0}, "iterations is 0: give a whole number of 1 or more"),
+        ({"batch_size": 0}, "batch_size is 0"),
+        ({"validation": LIFE.evaluation()}, "AutomatonTrainer determines validation itself"),
+        ({"metrics": first_channel_loss}, "AutomatonTrainer determines metrics itself"),
+        ({"config": TrainConfig()}, "AutomatonTrainer determines config itself"),
     ):
-        with pytest.raises(ValueError, match=told):
+        with pytest.raises((ValueError, TypeError), match=told):
             cpu(LIFE, **options)
     monkeypatch.setattr(distributed, "world", lambda: 2)
     with pytest.raises(ValueError, match="2 processes train an automaton, but its step does not"):

@@ -46,9 +46,19 @@ def calls(module: nn.Module) -> list[int]:
 def test_settings_out_of_range_are_refused() -> None:
     for changes, named in (
         ({"max_flows": 143}, "at least 144"),
-        ({"width": 1}, "give 2 or more for each of width"),
+        ({"max_flows": 144.5}, "max_flows is 144.5: give a whole number"),
+        ({"width": 1}, "width is 1: give a whole number of 2 or more"),
+        ({"dim": 0}, "dim is 0"),
+        ({"hidden": 2.5}, "hidden is 2.5"),
+        ({"layers": 0}, "layers is 0"),
+        ({"mapper_width": 0}, "mapper_width is 0"),
+        ({"tau": 95}, "tau is 95: give a share"),
+        ({"theta_e": math.nan}, "theta_e is nan"),
+        ({"patience": math.nan}, "patience is nan: give 1 or more steps"),
+        ({"input_scale": 0.0}, "input_scale is 0.0"),
         ({"z_min": 0.0}, "z_min is 0.0"),
-        ({"z_max": math.nan}, "z_max nan"),
+        ({"z_max": math.nan}, "z_max is nan"),
+        ({"z_max": 0.4}, "z_min is 0.5 and z_max 0.4"),
         ({"spawn_threshold": 1.1}, "spawn_threshold is 1.1"),
         ({"max_children": 5}, "max_children is 5: give 1 to 4"),
         ({"energy_rule": "sum"}, "residual, original"),
@@ -154,6 +164,9 @@ def test_a_table_follows_each_flow() -> None:
     output, flows = flow_table(built, inputs(2))
     assert exactly(output, built(inputs(2)))
     assert flows["step"].max() == output.stats.steps.max()
+    ends = flows.groupby(["sample", "slot", "born"])["age"].agg(["max", "count"])
+    assert len(ends) == output.stats.created.sum()
+    assert (ends["count"] == ends["max"] + 1).all()
     assert (flows["z"] >= 8).sum() == output.stats.completed.sum()
     for axis, wall in (("x", 3), ("y", 2), ("z", 8 + built.config.z_max)):
         assert flows[axis].between(0, wall).all()
@@ -166,8 +179,9 @@ def test_a_table_follows_each_flow() -> None:
 
 def test_wrong_inputs_are_refused() -> None:
     built = model(config())
-    with pytest.raises(ValueError, match=r"\[batch, dim\] with dim 6"):
-        built(inputs(2, dim=7))
+    for x in (inputs(2, dim=7), inputs(2)[:0]):
+        with pytest.raises(ValueError, match=r"\[batch, dim\] with dim 6 and a batch of 1 or more"):
+            built(x)
 
 
 SQUARE = LatticeConfig(width=2, height=2)

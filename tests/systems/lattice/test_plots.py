@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -21,19 +19,8 @@ def flows() -> pd.DataFrame:
         for step in range(3)
     ]
     rows.append({"step": 3, "slot": 1, "x": 0.0, "y": 0.0, "z": 2.3, "energy": 0.1, "age": 0})
-    return pd.DataFrame(rows)
-
-
-def test_flows_are_drawn_until_they_land_with_the_same_limits(flows: pd.DataFrame) -> None:
-    figure = plots.flow_paths({"before": flows, "after": flows.assign(energy=1.0)}, depth=3)
-    before, after = figure.axes
-    assert [axis.get_title() for axis in figure.axes] == ["before", "after"]
-    assert (before.get_xlim(), before.get_ylim()) == (after.get_xlim(), after.get_ylim())
-    assert len(before.collections[0].get_segments()) == 4
-    start, end, plane = before.lines
-    assert np.allclose(start.get_xydata(), [[0, 0.5], [0, -0.2]])
-    assert np.allclose(end.get_xydata(), [[1.8, 0.5], [2.3, 0.1]])
-    assert plane.get_xdata() == [2, 2]
+    table = pd.DataFrame(rows)
+    return table.assign(born=table["step"] - table["age"])
 
 
 def test_a_drawing_holds_the_first_surface_the_way_and_what_has_arrived(
@@ -42,33 +29,13 @@ def test_a_drawing_holds_the_first_surface_the_way_and_what_has_arrived(
     surface, way, answer, _ = plots.drawing(flows, depth=3).axes
     starts, moved, landed = (axis.collections[-1].get_offsets() for axis in (surface, way, answer))
     assert np.allclose(starts, [[0, 1], [1, 1]])
-    assert np.allclose(moved, [[1.8, 0.5], [2.3, 0.1]])
+    assert np.allclose(moved, [[1.8, 0.5], [1.8, -0.2], [2.3, 0.1]])
+    assert len(way.collections[0].get_segments()) == 4
     assert np.allclose(landed, [[0, 0]])
-    assert answer.get_title() == "3. on the last plane: 1 of 2 flows"
+    assert answer.get_title() == "3. on the last plane: 1 of 3 flows"
     earlier = plots.drawing(flows, depth=3, step=1).axes[1]
     assert np.allclose(earlier.collections[-1].get_offsets(), [[0.9, 0.5], [0.9, -0.2]])
     assert earlier.get_xlim() == way.get_xlim()
-
-
-def test_a_slider_holds_all_pictures_and_shows_the_last(flows: pd.DataFrame) -> None:
-    pictures = [plots.drawing(flows, 3, step) for step in range(3)]
-    page = plots.slider(pictures).data
-    images = re.findall(r"[A-Za-z0-9+/=]{200,}", page)
-    assert len(images) == 4
-    assert images[0] == images[-1]
-    assert len(set(images)) == 3
-    assert '<input type="range" min="0" max="2" value="2"' in page
-
-
-def test_times_are_those_of_a_flow() -> None:
-    rows = pd.DataFrame(
-        {"way": ["loop", "loop", "all"], "flows": [10, 1, 10], "seconds": [1.0, 0.1, 0.05]}
-    )
-    figure = plots.times(rows)
-    (axis,) = figure.axes
-    drawn = {line.get_label(): line.get_xydata().tolist() for line in axis.lines}
-    assert drawn == {"loop": [[1, 100], [10, 100]], "all": [[10, 5]]}
-    assert (axis.get_xscale(), axis.get_yscale()) == ("log", "log")
 
 
 def test_learning_shows_the_mean_over_seeds_and_the_marks() -> None:

@@ -24,6 +24,12 @@ def test_the_vocabulary_holds_the_most_frequent_words():
     assert words.encode(["a a a"], 3).tolist() == [[5, 5, 5]]  # cut: no end mark
 
 
+@pytest.mark.parametrize("size", [2, 4, 7.5])
+def test_a_vocabulary_without_words_is_refused(size):
+    with pytest.raises(ValueError, match=f"size is {size}: give a whole number of 5 or more"):
+        Vocabulary(TEXTS, size)
+
+
 def test_word_losses_are_those_of_a_loop_over_rows_and_words(bridge):
     tokens = bridge.vocabulary.encode(TEXTS, 5)
     surface = torch.randn(4, 9, generator=rng.generator(2))

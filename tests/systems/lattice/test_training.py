@@ -18,6 +18,7 @@ from astkit.systems.lattice.training import (
     LatticeTrainer,
 )
 
+Lattice = EnergyFlowLattice | LatticeConfig
 SMALL = LatticeConfig(dim=16, width=4, height=4, depth=3, hidden=8, mapper_width=48)
 
 
@@ -37,11 +38,11 @@ def texts(n: int = 60) -> Task:
     return text_task(pairs, dim=16)
 
 
-def cpu(lattice: LatticeConfig, task: Task, **options: Any) -> LatticeTrainer:
+def cpu(lattice: Lattice, task: Task, **options: Any) -> LatticeTrainer:
     return LatticeTrainer(lattice, task, device="cpu", **options)
 
 
-def trained(lattice: LatticeConfig, task: Task, **options: Any) -> LatticeTrainer:
+def trained(lattice: Lattice, task: Task, **options: Any) -> LatticeTrainer:
     trainer = cpu(lattice, task, **options)
     trainer.run()
     return trainer
@@ -96,6 +97,20 @@ def test_one_encode_one_lattice_pass_and_one_decode_a_step():
     steps.close()
 
 
+def test_a_second_trainer_goes_on_with_the_texts_of_the_first():
+    lattice, made = EnergyFlowLattice(SMALL), texts()
+    bridge = trained(lattice, made, steps=2, text=1.0).bridge
+    assert cpu(lattice, made, steps=2, text=1.0).bridge is lattice.bridge is bridge
+    with pytest.raises(ValueError, match="the lattice's bridge knows the words of other texts"):
+        cpu(lattice, texts(40), text=1.0)
+
+
+@pytest.mark.parametrize("policy", ["rho", "proxy_topk"])
+def test_with_text_a_helper_model_is_refused(policy):
+    with pytest.raises(ValueError, match="policy has a helper model, whose loss"):
+        trained(SMALL, texts(), steps=2, text=1.0, policy=policy)
+
+
 def test_a_gate_chooses_pairs_by_their_loss():
     trainer = cpu(SMALL, task(), steps=8, batch_size=16, policy=Gate(0.25, controller="top_k"))
     x, y = task().train.whole()
@@ -110,8 +125,12 @@ def test_a_gate_chooses_pairs_by_their_loss():
 
 def test_wrong_arguments_are_refused():
     for refused, told in (
-        (lambda: cpu(SMALL, task(), steps=0), "budget epochs is .*: give a positive"),
+        (lambda: cpu(SMALL, task(), steps=0), "steps is 0: give a whole number of 1 or more"),
         (lambda: cpu(SMALL, task(), text=1.0), "has no texts"),
+        (lambda: cpu(SMALL, task(), epochs=1), "LatticeTrainer determines epochs itself: omit it"),
+        (lambda: cpu(SMALL, task(), metrics={}), "LatticeTrainer determines metrics itself"),
+        (lambda: LatticeLoss(contrast=5.0), "contrast is 5.0, but others is None"),
+        (lambda: LatticeLoss(text=1.0), "text is 1.0, but bridge is None"),
     ):
-        with pytest.raises(ValueError, match=told):
+        with pytest.raises((ValueError, TypeError), match=told):
             refused()
