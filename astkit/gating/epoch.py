@@ -73,7 +73,8 @@ class Epoch:
         scale: float32, the factor on each row's loss in a mean over rows.
         score_only: int64, rows of the latest round to score at its end without training.
         lr_factor: learning rate factor of the latest round.
-        candidates: number of candidates of the latest round; ``share`` of them was planned.
+        candidates: number of candidates of the latest round, and of the rounds just before it in
+            which nothing was planned; ``share`` of them was planned.
     """
 
     def __init__(
@@ -96,6 +97,7 @@ class Epoch:
                 "features": features,
                 "budget": budget,
             }
+        self.candidates, self.share = 0, 1.0
         self.start(0)
 
     def start(self, number: int) -> None:
@@ -104,8 +106,7 @@ class Epoch:
         self.rows = torch.empty(0, dtype=torch.int64)
         self.scale = torch.empty(0)
         self.score_only = self.rows
-        self.lr_factor = self.share = 1.0
-        self.candidates = 0
+        self.lr_factor = 1.0
 
     @property
     def complete(self) -> bool:
@@ -132,8 +133,8 @@ class Epoch:
         self.scale = torch.cat([self.scale, chosen.scale.float()])
         self.score_only = rows[:0] if chosen.score_only is None else chosen.score_only
         self.lr_factor = chosen.lr_factor
-        self.candidates = len(rows)
-        self.share = len(chosen) / max(1, len(rows)) or 1.0  # rows may be left of the round before
+        self.candidates = len(rows) + (0 if self.share else self.candidates)
+        self.share = len(chosen) / max(1, self.candidates)
         return max(0, len(rows) - len(chosen) - len(self.score_only))
 
     def occurrences(self, part: slice) -> Tensor | None:

@@ -7,6 +7,7 @@ measurement are up to one step off: at most 2 % in 100 steps, or in 25 steps bet
 
 from __future__ import annotations
 
+import platform
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -144,7 +145,9 @@ class EnergyMeter:
                 account.reason = f"measured by {state['counter']}, then by {self._identity()}"
 
     def _identity(self) -> str:
-        return f"{self.counter.backend} on {self.counter.scope}" if self.counter else "no counter"
+        if self.counter is None:
+            return "no counter"
+        return f"{self.counter.backend} on {self.counter.scope} of {platform.node()}"
 
 
 def _open_counter(device: torch.device) -> EnergyCounter:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
@@ -55,30 +55,18 @@ class Flops:
 
 
 class Phase:
-    """Adds the duration of its blocks to one entry of a ledger's ``phases``."""
+    """Adds the duration of its block to one entry of the ``phases`` of ``ledger``."""
 
-    def __init__(self, phases: dict[str, float], name: str) -> None:
-        self.phases, self.name = phases, name
+    def __init__(self, ledger: Ledger, name: str) -> None:
+        self.ledger, self.name = ledger, name
         self.start = 0.0
 
     def __enter__(self) -> None:
-        self.start = time.perf_counter()
+        self.start = self.ledger.now()
 
     def __exit__(self, *error: object) -> None:
-        passed = time.perf_counter() - self.start
-        self.phases[self.name] = self.phases.get(self.name, 0.0) + passed
-
-
-class _Timers(dict[str, Phase]):
-    """The phases of a ledger by name; a step calls no Python function to find one."""
-
-    def __init__(self, phases: dict[str, float]) -> None:
-        super().__init__()
-        self.phases = phases
-
-    def __missing__(self, name: str) -> Phase:
-        self[name] = Phase(self.phases, name)
-        return self[name]
+        phases, passed = self.ledger.phases, self.ledger.now() - self.start
+        phases[self.name] = phases.get(self.name, 0.0) + passed
 
 
 @dataclass
@@ -103,13 +91,22 @@ class Ledger:
     uncounted: set[str] = field(default_factory=set)
     synchronize: Callable[[], None] | None = field(default=None, repr=False, compare=False)
     meter: EnergyMeter | None = field(default=None, repr=False, compare=False)
-    phase: Callable[[str], Phase] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         self._padded: int | Tensor = 0  # may be on the device, not yet read
         self._pooled = [0.0] * len(self._totals())
-        self.phase = _Timers(self.phases).__getitem__
         self._queued = False
+        self._running: Clock | None = None
+        self._window = ExitStack()  # of the meter, while a clock runs
+        self._away = 0.0  # seconds in which the clocks were paused
+
+    def phase(self, name: str) -> Phase:
+        """A context whose duration is added to ``phases[name]``."""
+        return Phase(self, name)
+
+    def now(self) -> float:
+        """Seconds on a watch that stands still while the clocks are paused."""
+        return time.perf_counter() - self._away
 
     @property
     def samples(self) -> Samples:
@@ -123,7 +120,7 @@ class Ledger:
     def samples_per_second(self) -> float:
         """Samples seen, trained on or skipped after scoring, per second of the training clock."""
         seen = self.samples.trained + self.samples.overflowed + self.samples.skipped
-        return seen / self.seconds["training"] if seen else 0.0
+        return seen / self.seconds["training"] if self.seconds["training"] else 0.0
 
     def note(
         self,
@@ -196,20 +193,39 @@ class Ledger:
         """
         if name == "evaluation":
             self.settle()
-        start = time.perf_counter()
-        with nullcontext() if self.meter is None else self.meter.window(name):
+        start = self.now()
+        with self._window:
+            self._measure(name)
             try:
                 yield
             finally:
-                self._queued = name == "training"
+                self._running, self._queued = None, name == "training"
                 if name == "evaluation" and self.synchronize is not None:
                     self.synchronize()
-                self.seconds[name] += time.perf_counter() - start
+                self.seconds[name] += self.now() - start
+
+    def _measure(self, name: Clock) -> None:
+        self._running = name
+        if self.meter is not None:
+            self._window.enter_context(self.meter.window(name))
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Wait for queued work; then no clock runs within the context."""
+        self.settle()
+        start, running = time.perf_counter(), self._running
+        self._window.close()
+        try:
+            yield
+        finally:
+            self._away += time.perf_counter() - start
+            if running is not None:
+                self._measure(running)
 
     def settle(self) -> None:
-        """Wait for the work that the training clock left queued; the wait is training."""
-        if self._queued and self.synchronize is not None:
-            with self.clock("training"):
+        """Wait for queued work; the wait belongs to the running clock, or else to training."""
+        if self.synchronize is not None and (self._queued or self._running is not None):
+            with nullcontext() if self._running is not None else self.clock("training"):
                 self.synchronize()
         self._queued = False
 
@@ -240,7 +256,8 @@ class Ledger:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from ``state``; raises ``ValueError`` for non-numeric counts."""
         parts = ("samples", "flops", "seconds", "phases")
-        for value in [each for part in parts for each in state[part].values()]:
+        numbers = [each for part in parts for each in state[part].values()]
+        for value in [state["flops_dense"], *numbers]:
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise ValueError(f"the ledger counts {value!r:.80}")
         self.counts = Samples(**state["samples"])
@@ -252,8 +269,10 @@ class Ledger:
         self.flops_dense = state["flops_dense"]
         self.uncounted = set(state["uncounted"])
         self._pooled = self._totals()  # all counts so far are those of all processes
-        if self.meter is not None and state.get("meter"):
-            self.meter.load_state_dict(state["meter"])
+        if self.meter is not None:  # joules of a part are not those of the whole
+            past = {name: {"seconds": passed} for name, passed in self.seconds.items() if passed}
+            without = {"counter": "no meter", "accounts": past}
+            self.meter.load_state_dict(state["meter"] or without)
 
 
 def synchronizer(device: torch.device) -> Callable[[], None] | None:

@@ -34,7 +34,11 @@ def peak_tensor_bytes(run: Callable[[], object]) -> int:
 
     Counts torch's allocations, so memory that the process used earlier does not hide a small peak,
     unlike in `peak_memory`. ``run`` takes several times as long.
+
+    Raises ``RuntimeError`` within another profile, whose events this one would not get.
     """
+    if torch.autograd.profiler._is_profiler_enabled:
+        raise RuntimeError("run is measured within another profile: leave that one first")
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # it logs its starts and stops as errors
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as window:
         run()

@@ -28,6 +28,7 @@ from torch import Tensor
 
 from astkit import distributed
 from astkit.files import write_atomic
+from astkit.gating.controllers import FROM_0, check_count, check_number
 
 FORMAT = 3
 PARTS = ("run", "model", "optimizer", "trainer")
@@ -35,6 +36,7 @@ PATIENCE = 6.0  # seconds; loader workers exit after their parent process dies
 EXPANSION, ALWAYS = 20, 64 << 20
 """A compressed file may expand to 20 times its size, or 64 MiB if that is larger."""
 _NAME = re.compile(r"\d+_step\d+\.json")
+_UNKNOWN = torch.complex128  # to safetensors
 _KIND = "$"  # key of JSON objects that encode types unknown to JSON
 
 
@@ -59,7 +61,7 @@ class Checkpoints:
         keep: number of newest checkpoints to keep; use 2 or more to recover from a damaged file.
         compress: gzip the tensors; usually slower unless the disk is slow.
 
-    Raises ``ValueError`` for numbers below 1.
+    Raises ``ValueError`` for numbers out of range.
     """
 
     def __init__(
@@ -70,12 +72,10 @@ class Checkpoints:
         keep: int = 2,
         compress: bool = False,
     ) -> None:
-        for name, value in (("every", every), ("keep", keep)):
-            if value is not None and value < 1:
-                raise ValueError(f"{name} is {value}: give 1 or more")
-        self.folder, self.every, self.pause = Path(folder), every, pause
-        self.keep, self.compress = keep, compress
-        self._lock = FileLock(self.folder / ".lock", thread_local=False)
+        self.folder, self.compress = Path(folder), compress
+        self.every = None if every is None else check_count("every", every)
+        self.pause = check_number("pause", pause, FROM_0)
+        self.keep = check_count("keep", keep)
         self._number = 0
         self._last = time.monotonic()
 
@@ -86,6 +86,7 @@ class Checkpoints:
         they are of an older version, and if the folder is in use.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
+        self._lock = FileLock(self.folder / ".lock", thread_local=False)
         self._acquire()
         try:
             paths = listed(self.folder)
@@ -187,21 +188,6 @@ def remove(path: Path) -> None:
         tensors.unlink(missing_ok=True)
 
 
-def check_shape(now: Any, then: Any, place: str = "") -> None:
-    """Raise ``ValueError`` for a state whose values have other types than those of a new run."""
-    if isinstance(now, Mapping):
-        if not isinstance(then, Mapping) or now.keys() - then.keys():
-            raise ValueError(f"{place.strip('/') or 'the state'} lacks entries")
-        for name in now:
-            check_shape(now[name], then[name], f"{place}/{name}")
-    elif _kind(then) is list if now is None else _kind(now) != _kind(then):
-        raise ValueError(f"{place.strip('/')} is a {type(then).__name__}")
-
-
-def _kind(value: Any) -> type:
-    return float if type(value) is int else list if isinstance(value, tuple) else type(value)
-
-
 def write(stem: Path, state: Mapping[str, Any], compress: bool = False) -> Path:
     """Write ``state`` as two files; returns the path of the JSON file.
 
@@ -281,27 +267,31 @@ class _Packed:
             return value
         if isinstance(value, float):
             return value if math.isfinite(value) else {_KIND: "float", "value": repr(value)}
-        if isinstance(value, Tensor):
-            leaf = {_KIND: "tensor", "name": self._name(value.detach(), place.strip("/"))}
-            # a fused optimizer pairs weights and their moments by their place in memory
-            ordered = value.ndim == 4 and value.is_contiguous(memory_format=torch.channels_last)
-            return leaf | ({"channels_last": True} if ordered else {})
+        if isinstance(value, Tensor) and value.layout == torch.strided and value.dtype != _UNKNOWN:
+            return {_KIND: "tensor", "name": self._name(value.detach(), place.strip("/"))}
         if isinstance(value, Mapping):
             if all(isinstance(key, str) for key in value) and _KIND not in value:
                 return {key: self.pack(part, f"{place}/{key}") for key, part in value.items()}
-            items = [[key, self.pack(part, f"{place}/{key}")] for key, part in value.items()]
+            items = [
+                [self.pack(key, place), self.pack(part, f"{place}/{key}")]
+                for key, part in value.items()
+            ]
             return {_KIND: "mapping", "items": items}
         if isinstance(value, list | tuple):
             parts = [self.pack(part, f"{place}/{number}") for number, part in enumerate(value)]
             return parts if isinstance(value, list) else {_KIND: "tuple", "items": parts}
+        tensor = isinstance(value, Tensor)
+        what = f"{value.layout} tensor of {value.dtype}" if tensor else type(value).__name__
         raise ValueError(
-            f"{place.strip('/')} is a {type(value).__name__}, which a checkpoint cannot hold: let"
-            " the state_dict give numbers, strings, tensors, or lists and mappings of them"
+            f"{place.strip('/')} is a {what}, which a checkpoint cannot hold: let the state_dict"
+            " give numbers, strings, dense tensors, or lists and mappings of them"
         )
 
     def _name(self, tensor: Tensor, place: str) -> str:
         key = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
         if not tensor.numel() or key not in self._names:
+            while place in self.tensors:  # of another key, such as "1" beside 1
+                place += "'"
             self._names[key] = place
             # a copy: safetensors refuses tensors that share memory
             self.tensors[place] = torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor)
@@ -317,14 +307,12 @@ def _unpack(tree: Any, tensors: Mapping[str, Tensor]) -> Any:
     if kind is None:
         return {key: _unpack(part, tensors) for key, part in tree.items()}
     if kind == "tensor":
-        tensor = tensors[tree["name"]]
-        ordered = tree.get("channels_last", False)
-        return tensor.contiguous(memory_format=torch.channels_last) if ordered else tensor
+        return tensors[tree["name"]]
     if kind == "float":
         return float(tree["value"])
     if kind == "tuple":
         return tuple(_unpack(part, tensors) for part in tree["items"])
-    return {key: _unpack(part, tensors) for key, part in tree["items"]}
+    return {_unpack(key, tensors): _unpack(part, tensors) for key, part in tree["items"]}
 
 
 def _number(path: Path) -> int:

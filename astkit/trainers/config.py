@@ -86,13 +86,18 @@ class TrainConfig:
     def __post_init__(self) -> None:
         for name, (kind, least, below, remedy) in _RANGES.items():
             value = getattr(self, name)
-            number = isinstance(value, kind) and not isinstance(value, bool)
-            none = value is None and name in _OPTIONAL
-            if not none and not (number and least <= value < below):
+            if value is None and name in _OPTIONAL:
+                continue
+            if not least <= (number := _number(value, kind)) < below:
                 raise ValueError(f"{name} is {value!r}: give {remedy}")
+            object.__setattr__(self, name, number)
         for name, (choices, remedy) in _CHOICES.items():
             value = getattr(self, name)
-            if value not in choices and not (name == "schedule" and callable(value)):
+            if name == "schedule" and callable(value):
+                factors = [value(progress) for progress in (0.0, 0.5, 1.0)]
+                if not all(0 <= _number(each) < math.inf for each in factors):
+                    raise ValueError(f"{name} gives {factors} at 0, 0.5 and 1: return 0 or more")
+            elif not isinstance(value, str | bool) or value not in choices:
                 raise ValueError(f"{name} is {value!r}: give {remedy}")
 
     @property
@@ -164,10 +169,11 @@ class Budget:
                 " flops and seconds"
             )
         for name, limit in limits.items():
-            if not (isinstance(limit, Real) and 0 < float(limit) < math.inf):
+            if not 0 < _number(limit) < math.inf:
                 raise ValueError(f"budget {name} is {limit!r}: give a positive, finite number")
             if name == "steps" and not isinstance(limit, Integral):
                 raise ValueError(f"budget steps is {limit!r}: give a whole number")
+            object.__setattr__(self, name, _number(limit))
 
     def spent(self, epochs: float, ledger: Ledger, steps: int = 0) -> float:
         """Fraction of the budget spent after ``epochs`` epochs and ``steps`` batches, in [0, 1].
@@ -191,6 +197,14 @@ class Budget:
         return min(1.0, share)
 
 
+def _number(value: Any, kind: type = Real) -> int | float:
+    """``value`` as Python's own number, which a checkpoint can hold; NaN for other types."""
+    known = isinstance(value, kind) and not isinstance(value, bool)
+    if not known:
+        return math.nan
+    return int(value) if isinstance(value, Integral) else float(value)
+
+
 def check_types(**arguments: tuple[Any, Any]) -> None:
     """Raise ``ValueError`` for an argument that is not of its type: ``name=(value, type)``."""
     for name, (value, kind) in arguments.items():
@@ -210,7 +224,7 @@ def choose_device(device: str | torch.device = "auto") -> torch.device:
 
 
 _ABOVE_0 = sys.float_info.min
-_COUNT = (int, 1, math.inf, "a whole number, 1 or more")
+_COUNT = (Integral, 1, math.inf, "a whole number, 1 or more")
 _RANGES: dict[str, tuple[type, float, float, str]] = {
     "lr": (Real, _ABOVE_0, math.inf, "a learning rate above 0, such as 0.001"),
     "weight_decay": (Real, 0, math.inf, "0 or more, such as 0.01"),
@@ -222,7 +236,7 @@ _RANGES: dict[str, tuple[type, float, float, str]] = {
     "accumulation_steps": _COUNT,
     "threads": _COUNT,
     "report_every": _COUNT,
-    "seed": (int, 0, math.inf, "a whole number, 0 or more"),
+    "seed": (Integral, 0, math.inf, "a whole number, 0 or more"),
 }
 """Type of a setting, its least value, the first one that is too large, and what to give."""
 _OPTIONAL = ("lr", "clip_norm", "batch_size", "micro_batch", "threads")  # may be None

@@ -13,7 +13,7 @@ from astkit.trainers.progress import Progress
 from astkit.trainers.sample_by_sample import SampleBySampleTrainer
 from astkit.trainers.trainer import Trainer
 
-_GATE = ("target_rate", "score", "controller", "criterion", "fallback", "min_active")
+_GATE = ("score", "controller", "criterion", "fallback", "min_active")
 
 
 class AdaptiveSparseTrainer:
@@ -44,11 +44,11 @@ class AdaptiveSparseTrainer:
         config: Mapping[str, Any] | None = None,
     ) -> None:
         settings = {"target_activation_rate": 0.1, "lr": 1e-4, **(config or {})}
-        settings["target_rate"] = settings.pop("target_activation_rate")
+        rate = settings.pop("target_activation_rate")
         options = {name: settings.pop(name) for name in _GATE if name in settings}
         options.setdefault("score", "loss_and_contrast" if modality == "vision" else "loss")
         self.config = TrainConfig(**settings)
-        self.gate = Gate(**options, seed=self.config.seed)
+        self.gate = Gate(rate, **options, seed=self.config.seed)
         self.model, self.train_loader, self.val_loader = model, train_loader, val_loader
         self.device = device
         self.criterion = options.get("criterion", cross_entropy_rows)

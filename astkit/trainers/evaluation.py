@@ -21,6 +21,7 @@ from astkit.datasets import BatchSource
 from astkit.datasets.batch import Batch, count_rows, map_tensors, tensors
 from astkit.datasets.foreign import parts_of
 from astkit.gating.losses import class_outputs, row_losses
+from astkit.trainers.config import check_types
 
 LOWER = ("loss", "error", "mae", "mse", "rmse", "perplexity", "nll", "wer", "cer", "distance")
 """Words in names of metrics whose lower values are mostly better."""
@@ -56,6 +57,7 @@ class Metric:
     higher: bool | None = None
 
     def __post_init__(self) -> None:
+        check_types(name=(self.name, str))
         known = callable(self.function) or isinstance(self.function, Aggregate)
         if isinstance(self.function, type) or not known:
             raise ValueError(
@@ -97,7 +99,7 @@ def as_metrics(metrics: Metrics) -> tuple[Metric, ...]:
         metrics = [Metric(name, function) for name, function in metrics.items()]
     several = metrics is None or isinstance(metrics, Sequence)
     every: tuple[Any, ...] = tuple(metrics or ()) if several else (metrics,)  # type: ignore[arg-type]
-    names: set[str] = {"loss", "label", "right", "samples"}
+    names: set[str] = {"loss", "label", "right", "samples", "accuracy_interval"}
     for each in every:
         if not isinstance(each, Metric):
             raise ValueError(
@@ -130,15 +132,22 @@ class Measured:
     kept: list[tuple[Any, Any]] | None = None
 
     def values(self) -> dict[str, Any]:
-        """``samples``, ``loss``, ``accuracy`` with its interval, and the metrics."""
+        """``samples``, ``loss``, ``accuracy`` with its interval, and the metrics.
+
+        Rows with an ignored label count in ``samples`` and in metrics only.
+        """
         shown = {name: v for name, v in self.rows.items() if name not in ("label", "right")}
+        if "label" in self.rows:  # an ignored one has no loss
+            shown["loss"] = shown["loss"][self.rows["label"] >= 0]
+        means: dict[str, float | None]
         means = {name: float(v.double().mean()) for name, v in shown.items()}
-        right = self.rows.get("accuracy")
         interval = None
-        if right is not None and len(real := right[right.isfinite()]):
-            means["accuracy"] = float(real.double().mean())
-            if bool(((real == 0) | (real == 1)).all()):  # a metric of that name may be another
-                interval = wilson_interval(int(real.sum()), len(real))
+        if "accuracy" in shown:
+            right = shown["accuracy"][shown["accuracy"].isfinite()]
+            means["accuracy"] = float(right.double().mean()) if len(right) else None
+            # a metric of that name may be another
+            if len(right) and bool(((right == 0) | (right == 1)).all()):
+                interval = wilson_interval(int(right.sum()), len(right))
         return {
             "samples": len(self.rows["loss"]),
             "accuracy": None,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -47,12 +47,15 @@ def describe(run: Trainer) -> dict[str, Any]:
     """Settings of a run as plain values, and the parts of its fingerprint without the weights."""
     policy, optimisation = run.policy, run.optimisation
     optimizer, data = optimisation.optimizer, run.train_data
+    state = run.model.state_dict()
     groups = [
         {**group, "lr": lr, "params": len(group["params"])}
         for group, lr in zip(optimizer.param_groups, optimisation.base_lr, strict=True)
     ]
     layout = ("num_samples", "batch_size", "seed", "shuffle", "drop_last")
     settings = {
+        "trainer": type(run).__name__,
+        "update": getattr(run, "update", None),  # of a SampleBySampleTrainer
         **{name: value for name, value in run.config.to_dict().items() if name not in FREE},
         "lr": run.config.peak_lr,
         "lr_factors": [run.config.lr_factor(place / 7) for place in range(8)],
@@ -60,7 +63,9 @@ def describe(run: Trainer) -> dict[str, Any]:
         "policy": plain(policy),
         "optimizer": {"class": type(optimizer).__name__, "groups": plain(groups)},
         "scheduler": plain(optimisation.scheduler),
-        "model": [[name, list(part.shape)] for name, part in run.model.state_dict().items()],
+        "model": [[name, list(getattr(part, "shape", ()))] for name, part in state.items()],
+        "model config": plain(getattr(run.model, "config", None)),
+        "replay": plain(run.steering.replay),
         "criterion": plain(run.criterion),
         **{f"data.{name}": plain(getattr(data, name, None)) for name in layout},
     }
@@ -244,7 +249,7 @@ def _visit(rows: Tensor, number: int, trained: bool) -> Visit:
 def plain(value: Any) -> Any:
     """``value`` as numbers, strings, lists and mappings; objects by class and configuration."""
     if value is None or isinstance(value, bool | int | float | str):
-        return value
+        return value if value == value else "nan"  # which is equal to itself
     if isinstance(value, Tensor):
         return checksum(value)
     if isinstance(value, Mapping):
@@ -253,6 +258,8 @@ def plain(value: Any) -> Any:
         return [plain(part) for part in value]
     if isinstance(value, Policy):
         return {"class": type(value).__name__, **plain(value.config())}
+    if is_dataclass(value) and not isinstance(value, type):
+        return {"class": type(value).__name__, **plain(asdict(value))}
     if isinstance(value, LRScheduler):
         return {"class": type(value).__name__, **plain(value.state_dict())}
     return str(getattr(value, "__qualname__", type(value).__qualname__))

@@ -9,7 +9,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -147,7 +147,7 @@ class Reports:
         """Remove the lines of a run that was killed before its first checkpoint."""
         for observer in self.observers:
             if isinstance(observer, MetricsFile):
-                observer.load_state_dict({"lines": 0})
+                observer.load_state_dict({**observer.state_dict(), "lines": 0})
 
     def _stateful(self) -> Iterator[tuple[str, Any]]:
         """The observers with state, by class and number."""
@@ -198,14 +198,18 @@ class Steering:
 
     If several values for one name are put between two batches, the last one is applied. ``replay``:
     events of an earlier run, or their records, which are applied again at the same steps.
+
+    Raises ``ValueError`` for ``replay`` of a policy without settings.
     """
 
     def __init__(
         self, policy: Policy | None, replay: Iterable[Event | Mapping[str, Any]] = ()
     ) -> None:
         self.policy, self.events = policy, list[Event]()
-        events = [each if isinstance(each, Event) else Event(**each) for each in replay]
-        self._replay = sorted(events, key=lambda event: event.step)
+        given = [each if isinstance(each, Event) else _event(**each) for each in replay]
+        self.replay = sorted(given, key=lambda event: event.step)  # those that are left
+        for event in self.replay:
+            self._check(event.name)
         self._wanted: dict[str, Any] = {}
         self._lock = threading.Lock()
 
@@ -216,24 +220,27 @@ class Steering:
                 f"{name} cannot be changed while {processes} processes train, since they would do"
                 " so at different steps: pass replay=[Event(step, name, value)]"
             )
+        self._check(name)
+        with self._lock:
+            self._wanted[name] = value
+
+    def _check(self, name: str) -> None:
         if self.policy is None or not overrides(self.policy, "steer"):
             raise ValueError(
                 f"{type(self.policy).__name__} has no setting {name!r} to steer: give the trainer"
                 " a policy that chooses after scoring, such as a Gate"
             )
-        with self._lock:
-            self._wanted[name] = value
 
     def applied(self, step: int) -> list[Event]:
         """Make the changes that are due after ``step`` batches; returns them.
 
         Warns for an invalid value, which must not stop the run.
         """
-        if not self._replay and not self._wanted:
+        if not self.replay and not self._wanted:
             return []
-        due = [event for event in self._replay if event.step == step]
+        due = [event for event in self.replay if event.step == step]
         # earlier ones are part of the loaded state
-        self._replay = [event for event in self._replay if event.step > step]
+        self.replay = [event for event in self.replay if event.step > step]
         with self._lock:
             due += [Event(step, name, value) for name, value in self._wanted.items()]
             self._wanted = {}
@@ -247,6 +254,24 @@ class Steering:
                 warnings.warn(f"the setting was not changed: {error}", stacklevel=2)
         self.events += made
         return made
+
+    def end(self, step: int) -> None:
+        """Warn for events of ``replay`` that a run of ``step`` batches did not reach."""
+        if left := [event for event in self.replay if event.step >= step]:
+            warnings.warn(f"the run ended before {left[0]} of replay", stacklevel=2)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The applied changes, and those that wait for the next batch."""
+        return {"events": [asdict(event) for event in self.events], "wanted": dict(self._wanted)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore ``state``."""
+        self.events = [Event(**each) for each in state["events"]]
+        self._wanted = dict(state["wanted"])
+
+
+def _event(step: int, name: str, value: Any, **rest: Any) -> Event:
+    return Event(step, name, value)  # of a record, which holds more
 
 
 class MetricsFile:
@@ -285,12 +310,17 @@ class MetricsFile:
             self._write(safe=False)
 
     def _write(self, safe: bool) -> None:
-        with open(self.path, "ab") as file:
-            file.write("".join(self._waiting).encode())
-            self._waiting = []
-            if safe:
-                file.flush()
-                os.fsync(file.fileno())
+        size = self.path.stat().st_size if self.path.exists() else 0
+        try:
+            with open(self.path, "ab") as file:
+                file.write("".join(self._waiting).encode())
+                if safe:
+                    file.flush()
+                    os.fsync(file.fileno())
+        except OSError:
+            os.truncate(self.path, size)  # the rest would follow half a line
+            raise
+        self._waiting = []
 
     def sync(self) -> None:
         """Write all lines and wait until they are on disk."""
@@ -299,21 +329,26 @@ class MetricsFile:
     close = sync
 
     def state_dict(self) -> dict[str, Any]:
-        """The number of lines."""
-        return {"lines": self.lines}
+        """Name of the file, and the number of its lines."""
+        return {"file": self.path.name, "lines": self.lines}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Remove the lines written after ``state``, atomically.
 
-        Raises ``ValueError`` for a damaged line.
+        Raises ``ValueError`` for a damaged line, missing lines, and the state of another file.
         """
         self._write(safe=False)
         content, wanted = self.path.read_bytes(), int(state["lines"])
         lines = _whole_lines(content)
         _records(lines, self.path)
+        if state["file"] != self.path.name or len(lines) < wanted:
+            raise ValueError(
+                f"{self.path} has {len(lines)} lines, but this run had written {wanted} to"
+                f" {state['file']}: pass that file, or no MetricsFile"
+            )
         if (kept := b"".join(lines[:wanted])) != content:
             write_atomic(self.path, kept)
-        self.lines = min(wanted, len(lines))
+        self.lines = wanted
 
 
 def read(path: str | os.PathLike[str]) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import threading
@@ -32,6 +33,7 @@ def time_is_up() -> bool:
     """Whether the time budget of a process is spent, for example in hosted notebooks.
 
     ``ASTKIT_TIME_BUDGET_H`` sets it in hours, counted from the import of ``astkit.trainers``.
+    Raises ``ValueError`` unless these are a number above 0.
     """
     hours = os.environ.get(TIME_BUDGET)
     if not hours:
@@ -39,8 +41,10 @@ def time_is_up() -> bool:
     try:
         limit = float(hours) * 3600
     except ValueError:
-        raise ValueError(f"{TIME_BUDGET} is {hours!r}: give a number of hours") from None
-    return limit > 0 and distributed.total(time.monotonic() - _BEGUN >= limit)[0] > 0
+        limit = math.nan
+    if not limit > 0:
+        raise ValueError(f"{TIME_BUDGET} is {hours!r}: give a number of hours above 0")
+    return distributed.total(time.monotonic() - _BEGUN >= limit)[0] > 0
 
 
 @contextmanager

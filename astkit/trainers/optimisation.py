@@ -135,7 +135,7 @@ class Optimisation:
         """Outputs of ``model`` in its current mode, computed in micro-batches."""
         alone = model is self.model is self.wrapped  # DistributedDataParallel exchanges buffers
         with self.autocast():
-            return self._fitting(self._outputs, self.training_pass if alone else model, batch)
+            return self.fitting(self._outputs, self.training_pass if alone else model, batch)
 
     def _outputs(self, model: Callable[..., Any], batch: Batch) -> Any:
         if self.micro_batch is None:
@@ -153,7 +153,7 @@ class Optimisation:
         """Number of micro-batches of a batch of so many rows."""
         return max(1, -(-rows // (self.micro_batch or rows or 1)))
 
-    def _fitting(self, attempt: Callable[..., Any], first: Any, batch: Batch, *rest: Any) -> Any:
+    def fitting(self, attempt: Callable[..., Any], first: Any, batch: Batch, *rest: Any) -> Any:
         """``attempt(first, batch, *rest)``; after an out-of-memory error in smaller parts."""
         while True:
             try:
@@ -228,7 +228,7 @@ class Optimisation:
         # sums are divided before the step; without accumulation, earlier and at no cost
         self._summed = summed or self.config.accumulation_steps > 1
         divisor = 1.0 if self._summed else _above_0(normaliser)
-        losses: Tensor = self._fitting(self._passes, weight, batch, divisor, ledger)
+        losses: Tensor = self.fitting(self._passes, weight, batch, divisor, ledger)
         self._total = self._total + normaliser
         self._rows += len(losses)
         return losses
@@ -408,6 +408,10 @@ class Optimisation:
             for number, entry in then["state"].items()
         }
         self.optimizer.load_state_dict({**then, "state": entries})
+        for parameter, entry in self.optimizer.state.items():
+            for name, value in entry.items():  # fused optimizers pair values by their place
+                if isinstance(value, Tensor) and value.ndim and value.shape == parameter.shape:
+                    entry[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
 
     def state_dict(self) -> dict[str, Any]:
         """Counts, and the state of scaler, scheduler and accumulated gradients."""
@@ -423,7 +427,7 @@ class Optimisation:
         if self._rows or self.pending:  # a batch without rows counts as well
             named = self.model.named_parameters()
             scale = distributed.world()  # from means to sums over the processes
-            gradients = {n: p.grad.detach() * scale for n, p in named if p.grad is not None}
+            gradients = {n: p.grad.to_dense() * scale for n, p in named if p.grad is not None}
             state["waiting"] = {
                 "total": float(self._total) * scale,
                 "rows": self._rows,
@@ -454,7 +458,8 @@ class Optimisation:
             for name, parameter in self.model.named_parameters():
                 if name in waiting["gradients"]:
                     gradient = waiting["gradients"][name].to(parameter.device, parameter.dtype)
-                    parameter.grad = distributed.sharded_like(gradient, parameter) / scale
+                    gradient = distributed.sharded_like(gradient, parameter) / scale
+                    parameter.grad = torch.empty_like(parameter).copy_(gradient)  # likewise
 
 
 def out_of_memory(error: BaseException) -> bool:

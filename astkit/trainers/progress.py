@@ -37,7 +37,7 @@ class Progress:
         self.start = time.perf_counter()
         self.before: float | None = None  # progress at that time, above 0 in a resumed run
         self.shown = 0  # completed parts of the current epoch that the line has shown
-        self.loss = 0.0
+        self.loss: float | None = None  # of the latest batch that trained
 
     def log(self, step: int, *, phase: str, **metrics: Any) -> None:
         """Print the line at the end of an epoch, and in place as often as it moves."""
@@ -56,7 +56,9 @@ class Progress:
                 self._print(metrics, progress, "")
 
     def _print(self, metrics: dict[str, Any], progress: float, end: str) -> None:
-        parts = [f"epoch {metrics['epoch']}", f"loss {self.loss:.4f}"]
+        parts = [f"epoch {metrics['epoch']}"]
+        if self.loss is not None:
+            parts.append(f"loss {self.loss:.4f}")
         if "val_accuracy" in metrics:
             parts.append(f"validation accuracy {metrics['val_accuracy']:.2%}")
         elif "val_loss" in metrics:

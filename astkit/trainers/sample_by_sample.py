@@ -10,9 +10,11 @@ from torch import Tensor
 
 from astkit import distributed
 from astkit.datasets.batch import Batch, join
+from astkit.gating.controllers import Controller
 from astkit.gating.gate import Gate
 from astkit.gating.scores import RelativeScore, score_rows
 from astkit.gating.selection import Scored, evaluating
+from astkit.names import resolve
 from astkit.trainers.step import StepResult
 from astkit.trainers.trainer import Trainer
 
@@ -52,6 +54,7 @@ class SampleBySampleTrainer(Trainer):
         self.update = update
         self.score = RunningScore()
         super().__init__(*args, **options)
+        self._check_held(self.gate.controller)
 
     @property
     def gate(self) -> Gate:
@@ -61,14 +64,21 @@ class SampleBySampleTrainer(Trainer):
                 f"policy is a {type(self.policy).__name__}, but single rows are chosen by a gate:"
                 " pass policy=Gate(...)"
             )
-        controller = self.policy.controller  # it may have been steered
+        return self.policy
+
+    def _check_held(self, controller: Controller) -> None:
         if self.update == "per_sample" and not controller.held:
             raise ValueError(
                 f"{type(controller).__name__} needs a whole batch of scores, but"
                 " update='per_sample' decides row by row: use the controller 'log_integral' or"
                 " 'origin_pi', or update='per_batch'"
             )
-        return self.policy
+
+    def steer(self, name: str, value: Any) -> None:
+        """See `Trainer.steer`; raises ``ValueError`` for a controller that needs a whole batch."""
+        if name == "controller":
+            self._check_held(resolve("controller", value)(self.gate.target_rate))
+        super().steer(name, value)
 
     def passes(self, rows: int) -> int:
         return rows
@@ -97,6 +107,7 @@ class SampleBySampleTrainer(Trainer):
 
     def _per_sample(self, batch: Batch, weight: Tensor | None) -> StepResult:
         gate, rows = self.gate, _rows(batch)
+        self._check_held(gate.controller)  # it may have been replayed
         if not self.score.count:
             with self.ledger.phase("score"), evaluating(self.model, self.device):
                 self.score.start(gate, [self._row(row) for row in rows])

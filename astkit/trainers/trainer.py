@@ -6,7 +6,7 @@ import copy
 import os
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from astkit.profiling.energy import EnergyMeter
 from astkit.profiling.flops import BatchFlops, FlopCache, count_flops, shape_of
 from astkit.profiling.ledger import Ledger, synchronizer
 from astkit.trainers.batches import Batches
-from astkit.trainers.checkpoint import Checkpoints, check_shape
+from astkit.trainers.checkpoint import Checkpoints
 from astkit.trainers.config import Budget, TrainConfig, check_types, choose_device
 from astkit.trainers.evaluation import Evaluation, Measured, Metrics, as_metrics, check_undivided
 from astkit.trainers.fingerprint import check_same, describe, describe_weights, first_batch
@@ -45,7 +45,7 @@ from astkit.trainers.limits import TIME_BUDGET, TimeIsUp, interrupt_held, time_i
 from astkit.trainers.optimisation import Optimisation
 from astkit.trainers.step import StepResult, visit_of
 
-STATEFUL = ("batches", "optimisation", "ledger", "reports")
+STATEFUL = ("batches", "optimisation", "ledger", "reports", "steering")
 """Parts of a trainer that a checkpoint saves, beside the policy."""
 
 
@@ -156,6 +156,7 @@ class Trainer:
         self._flops = FlopCache(self._count_outside)
         self._costs: dict[object, BatchFlops] = {}  # of the model, by shape of a row
         self._checked: set[object] = set()  # shapes of the training data
+        self._trained = [each.requires_grad for each in model.parameters()]
         self.step, self.progress = 0, 0.0
         self.done = self.prepared = False
         self.history = History()
@@ -167,7 +168,7 @@ class Trainer:
             self.optimisation.watching = self._observes and self.policy.needs_outputs
         if isinstance(checkpoints, str | os.PathLike):
             checkpoints = Checkpoints(checkpoints)
-        self.checkpoints = checkpoints
+        self.checkpoints = copy.copy(checkpoints)  # another trainer may be given the same ones
         self._described: dict[str, Any] = {}
         self._saved: object = None  # position of the latest checkpoint
         self._open(resume)
@@ -194,7 +195,9 @@ class Trainer:
             for _ in self.steps():
                 if interrupted():
                     self._save_alone()
-                    raise KeyboardInterrupt
+                    break
+            if interrupted():
+                raise KeyboardInterrupt
         return self.history
 
     def steps(self) -> Generator[StepRecord]:
@@ -205,6 +208,8 @@ class Trainer:
         `TimeIsUp` when the time budget of the process ends; the run is saved.
         """
         limited = TIME_BUDGET in os.environ
+        if limited:
+            time_is_up()  # raises for what is no number of hours
         with self._running():
             self._prepare()
             while not self.done:
@@ -276,6 +281,10 @@ class Trainer:
                 return None
             with self.ledger.clock("training"), self.ledger.phase("plan"):
                 self._exchange()
+                trained = [each.requires_grad for each in self.model.parameters()]
+                if trained != self._trained:  # gradients have another cost
+                    self._trained, self._flops = trained, FlopCache(self._count_outside)
+                    self._costs.clear()
                 unloaded = self.batches.plan(self.progress)
                 self.ledger.counts.unloaded += unloaded if distributed.rank() == 0 else 0
 
@@ -292,7 +301,6 @@ class Trainer:
             random = rng.restored(self.device, self.config.seed, *place, *self._process)
             with self.ledger.clock("training"), self.ledger.phase("load"), random:
                 batch = next(batches)
-            self.cost(batch)  # counted before the clock runs
             with self.ledger.clock("training"), self.ledger.phase("score"):
                 seen = self.scored(batch)
                 everything = torch.arange(batch.rows, device=seen.losses.device)
@@ -394,8 +402,12 @@ class Trainer:
             with torch.autocast(self.device.type, enabled=False):
                 return token_losses(self.criterion, outputs, targets)
 
+        def count(model: nn.Module, batch: Batch) -> BatchFlops:
+            few = batch.take(slice(0, self.optimisation.micro_batch))
+            return count_flops(model, few.x, few.y, criterion)
+
         with self.optimisation.autocast():
-            return count_flops(model, batch.x, batch.y, criterion)
+            return self.optimisation.fitting(count, model, batch)
 
     def passes(self, rows: int) -> int:
         """Number of forward passes in which so many rows of a batch are computed."""
@@ -426,7 +438,8 @@ class Trainer:
         repeating, padded = self.batches.repeating, None
         if chosen is not None and (self._processes > 1 or isinstance(chosen.rate, Tensor)):
             padded = chosen.padding
-        share, passes, dense_passes = self.batches.epoch.share, 1, 1
+        share = self.batches.epoch.share or 1.0  # rows may be left of the round before
+        passes = dense_passes = 1
         if cost.forward.fixed or cost.backward.fixed:
             passes, dense_passes = self.passes(trained), self.passes(rows)
         self.ledger.note(
@@ -480,8 +493,8 @@ class Trainer:
         cost = self._costs.get(shape)
         if cost is None:
             if shape not in self._checked:
-                self.ledger.settle()  # the check waits for the device, while no clock runs
-                self._check_batch(batch)
+                with self.ledger.paused():
+                    self._check_batch(batch)
                 self._checked.add(shape)
             cost = self._costs[shape] = self._flops.cost(self.model, batch)
             if not self.ledger.uncounted.issuperset(cost.uncounted):
@@ -491,9 +504,9 @@ class Trainer:
 
     def _count_outside(self, model: nn.Module, batch: Batch) -> BatchFlops:
         """Count while no clock runs."""
-        self.ledger.settle()
         self._costs.clear()  # some may be predictions, which this count improves
-        return self.count_flops(model, batch)
+        with self.ledger.paused():
+            return self.count_flops(model, batch)
 
     def _check_batch(self, batch: Batch) -> None:
         """Run two rows of a new shape; raise ``ValueError`` for what cannot be trained on."""
@@ -562,7 +575,7 @@ class Trainer:
         validated = self.validate()
         self.ledger.pool()
         metrics = {
-            "epoch": self.epoch,
+            "epoch": self.epoch if whole else self.epoch + 1,  # counted from 1
             "progress": self.progress,
             "flops": self.ledger.flops.total,
             "seconds": self.ledger.seconds["training"],
@@ -572,6 +585,8 @@ class Trainer:
         record = StepRecord(self.step, "epoch", metrics)
         self.reports.log(record)
         self.done = self.progress >= 1.0
+        if self.done:
+            self.steering.end(self.step)
         return record
 
     def validate(self) -> dict[str, Any]:
@@ -671,13 +686,12 @@ class Trainer:
         distributed.agree_to(partial(check_same, state["run"], self._described, path))
         try:
             self.optimisation.load_weights(state)
-            check_shape(self.state_dict(), state["trainer"])
             self.load_state_dict(state["trainer"])
         except Exception as error:
             what = f"{type(error).__name__}: {error}".splitlines()[-1].strip()
             raise ValueError(
-                f"{path} does not hold the state of this run ({what}): remove it, or choose another"
-                " folder"
+                f"{path} does not hold the state of this run ({what}): restore what has changed, or"
+                " choose another folder"
             ) from error
         now = {**self._described, **describe_weights(self)}  # with the checkpoint's weights
         distributed.agree_to(partial(check_same, state["run"], now, path))
@@ -699,7 +713,6 @@ class Trainer:
             "progress": self.progress,
             "done": self.done,
             "prepared": self.prepared,
-            "events": [asdict(event) for event in self.steering.events],
             "policy": {} if self.policy is None else self.policy.state_dict(),
             **{name: getattr(self, name).state_dict() for name in STATEFUL},
         }
@@ -707,8 +720,8 @@ class Trainer:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore ``state``; the caller restores model and optimizer."""
         self.step, self.progress = int(state["step"]), float(state["progress"])
-        self.done, self.prepared = bool(state["done"]), bool(state["prepared"])
-        self.steering.events = [Event(**event) for event in state["events"]]
+        self.done, self.prepared = state["done"], state["prepared"]
+        check_types(done=(self.done, bool), prepared=(self.prepared, bool))
         if self.policy is not None:
             self.policy.load_state_dict(state["policy"])
         for name in STATEFUL:

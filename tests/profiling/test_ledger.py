@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import time
 from dataclasses import asdict
 from types import SimpleNamespace
 
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from astkit import Budget, Gate, Loader, RandomSubset, Trainer, distributed, models, rng
+from astkit import Budget, Gate, Loader, RandomSubset, Rho, Trainer, distributed, models, rng
 from astkit.profiling import BatchFlops, FlopCounter, Ledger, PassFlops
 from tests.profiling.conftest import noise
 
@@ -158,6 +159,8 @@ def test_clocks_and_phases_add_up_also_after_errors(clock):
     assert ledger.seconds == {"training": 3.5, "evaluation": 4.0}
     assert ledger.phases == {"load": 3.5, "score": 4.0}
     assert (ledger.samples_per_second, Ledger().samples_per_second) == (2.0, 0.0)
+    ledger.seconds["training"] = 0.0
+    assert ledger.samples_per_second == 0.0
 
 
 class Timed(nn.Module):
@@ -277,6 +280,51 @@ def test_queued_training_is_training_and_nothing_waits_for_it(clock):
     assert ledger.state_dict()["seconds"] == {"training": 40.0, "evaluation": 1.0}
 
 
+def test_within_a_pause_neither_clock_nor_phase_nor_meter_runs(clock, machine):
+    device = Device(clock)
+    ledger = Ledger(synchronize=device.wait, meter=machine.meter())
+    for _ in range(2):
+        with ledger.clock("training"), ledger.phase("plan"):
+            machine.spend(12.0, 100.0)
+            device.queue(10.0)
+            with ledger.paused():  # which waits for the queue, once
+                clock.now += 1e6
+                machine.spend(50.0, 100.0)
+                device.queue(3.0)
+                device.wait()
+            clock.now += 1.0
+    with ledger.paused():
+        clock.now += 1e6
+    assert ledger.seconds == {"training": 22.0, "evaluation": 0.0}
+    assert ledger.phases == {"plan": 22.0}
+    assert ledger.energy().joules == pytest.approx(2400, rel=0.02)
+
+
+class Looks(RandomSubset):
+    """Looks at features of the data before it plans."""
+
+    def plan(self, run):
+        run.features(torch.arange(8), "target")
+        return super().plan(run)
+
+
+@pytest.mark.parametrize("policy", [Looks(0.5), Rho(0.5, epochs=1)], ids=["features", "prepare"])
+def test_counting_for_a_policy_is_no_training(policy, machine):
+    class Counting(Trainer):
+        def count_flops(self, model, batch):
+            counted.append(time.sleep(0.1))
+            return super().count_flops(model, batch)
+
+    model = models.build("digits_cnn", (1, 8, 8), 10)
+    data = Loader(noise(ROWS), SIZE), Loader(noise(HELD_OUT, seed=1), SIZE)
+    run = Counting(model, *data, epochs=1, policy=policy, meter=machine.meter(), device="cpu")
+    run.ledger.synchronize = int  # as on a device
+    counted, begun = [], time.perf_counter()
+    run.run()
+    passed = time.perf_counter() - begun
+    assert sum(run.ledger.seconds.values()) < passed - 0.1 * len(counted)
+
+
 def test_the_exchange_between_processes_counts_the_queue_it_waits_for(clock, monkeypatch):
     device = Device(clock)
 
@@ -319,12 +367,26 @@ def test_the_state_goes_through_json_and_goes_on(machine):
     assert state == ledger.state_dict()
     assert restored.samples.trained == ledger.samples.trained + 1
     assert restored.seconds["training"] > ledger.seconds["training"]
+    part = Ledger(meter=machine.meter())
+    part.load_state_dict({**state, "meter": None})  # joules of a part are none of the whole
+    with part.clock("training"):
+        machine.spend(12.0, 100.0)
+    assert "measured by no meter, then by fake" in part.energy().reason
     Ledger().load_state_dict(state)  # a run without a meter
     restored.load_state_dict(Ledger().state_dict())  # a state without one
     assert Ledger().energy().reason == "no meter was given"
 
 
+def test_a_copy_counts_for_itself():
+    ledger = Ledger()
+    with copy.deepcopy(ledger).phase("load"):
+        pass
+    assert ledger.phases == {}
+
+
 def test_counts_that_are_no_numbers_are_refused():
+    with pytest.raises(ValueError, match="the ledger counts 'x'"):
+        Ledger().load_state_dict({**Ledger().state_dict(), "flops_dense": "x"})
     for part, wrong in (("samples", "many"), ("flops", None), ("seconds", [1]), ("phases", True)):
         state = Ledger(phases={"load": 1.0}).state_dict()
         state[part][next(iter(state[part]))] = wrong

@@ -45,3 +45,5 @@ def test_the_peak_of_a_call_is_that_of_its_tensors():
         assert peak_tensor_bytes(run) == pytest.approx(8 * size, rel=0.05)
     before = torch.ones(size)
     assert peak_tensor_bytes(lambda: before.add_(1)) < 10_000
+    with pytest.raises(RuntimeError, match="within another profile"):
+        peak_tensor_bytes(lambda: peak_tensor_bytes(run))

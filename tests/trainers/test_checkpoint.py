@@ -12,9 +12,11 @@ import signal
 import tracemalloc
 import warnings
 from collections import deque
+from dataclasses import replace
 from functools import reduce
 from operator import getitem
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -32,6 +34,8 @@ from torch.utils.data import (
 
 from astkit import Gate, Loader
 from astkit.datasets import load
+from astkit.gating import Policy
+from astkit.profiling import EnergyMeter
 from astkit.trainers import Checkpoints, MetricsFile, TimeIsUp, TrainConfig, Trainer, checkpoint
 from astkit.trainers.checkpoint import DamagedError
 from astkit.trainers.history import read
@@ -93,6 +97,19 @@ class Convolution(nn.Module):
         return self.layers(torch.cat([x, x.flip(3)], 1))
 
 
+class Transposed(nn.Module):
+    """Its first weight lies in memory column by column."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = network()
+        weight = self.layers[1].weight
+        self.layers[1].weight = nn.Parameter(weight.detach().T.contiguous().T)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layers(x)
+
+
 def parted(model: Any) -> torch.optim.Optimizer:
     """Its parameters have different state."""
     first, second = model[1].parameters(), model[4].parameters()
@@ -105,12 +122,15 @@ def factored(model: Any) -> torch.optim.Optimizer:
 
 @pytest.mark.parametrize(
     ("make", "optimizer", "batches"),
-    [(network, None, 1), (network, factored, 12), (network, parted, 25), (Convolution, None, 12)],
-)
+    [(network, None, 1), (network, factored, 12), (network, parted, 25), (Convolution, None, 12),
+     (Transposed, None, 13)],
+)  # fmt: skip
 def test_a_run_that_was_stopped_ends_as_one_that_was_not(
     tmp_path: Path, make: Any, optimizer: Any, batches: int
 ) -> None:
     config = TrainConfig(lr=1e-2, channels_last=make is Convolution)
+    if make is Transposed:
+        config = replace(config, accumulation_steps=5)  # it stops while gradients wait
 
     def built(name: str, resume: bool = False) -> Trainer:
         options = {} if optimizer is None else {"optimizer": optimizer}
@@ -175,6 +195,70 @@ def test_saving_leaves_workers_that_persist_alone(tmp_path: Path) -> None:
     assert weights[0] == weights[1]
 
 
+class Bag(nn.Module):
+    """Its gradient is sparse, and its state holds more than tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            self.bag, self.last = nn.EmbeddingBag(17, 4, sparse=True), nn.Linear(4, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.bag((16 * x).long().clamp(0, 16).flatten(1)))
+
+    def get_extra_state(self) -> Any:
+        return {"version": 1}
+
+    def set_extra_state(self, state: Any) -> None:
+        assert state == {"version": 1}
+
+
+def test_sparse_gradients_that_wait_and_extra_state_are_resumed(tmp_path: Path) -> None:
+    def make(name: str, resume: bool = False) -> Trainer:
+        config = TrainConfig(lr=1e-2, accumulation_steps=3, clip_norm=None)
+        options = {"optimizer": lambda model: torch.optim.SGD(model.parameters(), 0.1)}
+        options |= {"model": Bag(), "config": config, "validation": None}
+        return build(tmp_path / name, resume, **options)
+
+    whole = make("whole")
+    whole.run()
+    leave_after(make("parts"), 4)
+    resumed = make("parts", resume=True)
+    resumed.run()
+    for name, value in whole.model.named_parameters():
+        assert torch.allclose(resumed.model.get_parameter(name), value, atol=1e-6)
+
+
+class Remembering(Policy):
+    """Has no past before it chooses."""
+
+    state = ("past",)
+
+    def __init__(self) -> None:
+        self.past: list[float] | None = None
+
+    def choose(self, batch: Any) -> None:
+        self.past = [*(self.past or []), 1.0]
+
+
+@pytest.mark.parametrize("change", ["controller", "past", "observers"])
+def test_what_a_new_run_does_not_have_yet_is_resumed(tmp_path: Path, change: str) -> None:
+    policy = Remembering if change == "past" else lambda: Gate(0.4)
+    more = {"meter": EnergyMeter(), "observers": [MetricsFile(tmp_path / "metrics.jsonl")]}
+    run = build(tmp_path, policy=policy(), observers=[])
+    if change == "controller":
+        run.steer("controller", "top_k")
+    leave_after(run, 5)
+    resumed = build(tmp_path, True, policy=policy(), **(more if change == "observers" else {}))
+    resumed.run()
+    whole = build(tmp_path / "whole", policy=policy())
+    if change == "controller":
+        whole.steer("controller", "top_k")
+    whole.run()
+    assert left(resumed)["weights"] == left(whole)["weights"]
+
+
 def test_a_run_killed_before_its_first_checkpoint_starts_again(tmp_path: Path) -> None:
     MetricsFile(tmp_path / "metrics.jsonl").log(1, phase="epoch", loss=2.0)
     again = build(tmp_path, resume=True)
@@ -222,6 +306,16 @@ def test_an_interrupt_within_a_step_neither_loses_nor_repeats_it(
     assert left(run)["weights"] == left(whole)["weights"]
 
 
+def test_an_interrupt_after_the_last_record_is_not_lost(tmp_path: Path) -> None:
+    closing = SimpleNamespace(
+        log=lambda *_, **__: None, close=lambda: os.kill(os.getpid(), signal.SIGINT)
+    )
+    run = build(tmp_path, observers=[closing])
+    with pytest.raises(KeyboardInterrupt):
+        run.run()
+    assert run.done
+
+
 def test_a_second_interrupt_takes_effect_at_once(tmp_path: Path) -> None:
     run = build(tmp_path, optimizer=interrupted)
     run.optimizer.times = 2
@@ -241,6 +335,10 @@ def test_the_time_budget_ends_a_run_which_is_saved(
         next(steps)
     with pytest.raises(TimeIsUp, match="after step 1; nothing was saved"):
         build(tmp_path / "unsaved", checkpoints=None).run()
+    for hours in ("nan", "-1", "9h"):
+        monkeypatch.setenv("ASTKIT_TIME_BUDGET_H", hours)
+        with pytest.raises(ValueError, match=f"_H is '{hours}': give a number of hours above 0"):
+            build(tmp_path / "unsaved", checkpoints=None).run()
     monkeypatch.setenv("ASTKIT_TIME_BUDGET_H", "1000")
     resumed = build(tmp_path, resume=True)
     assert resumed.step == 1
@@ -270,14 +368,21 @@ def test_checkpoints_of_an_earlier_run_are_not_mixed_with_a_new_one(tmp_path: Pa
         build(tmp_path)
     with pytest.raises(ValueError, match="pass the folder"):
         build(tmp_path, resume=True, checkpoints=None)
-    for name in ("keep", "every"):
-        with pytest.raises(ValueError, match=f"{name} is 0: give 1 or more"):
-            Checkpoints(tmp_path, **{name: 0})
     old = tmp_path / "0.2" / "ckpt"
     old.mkdir(parents=True)
     (old / "000001_step00000005_0123456789abcdef.safetensors").write_bytes(b"old")
     with pytest.raises(ValueError, match=r"checkpoints of astkit 0\.2.*another folder"):
         build(tmp_path / "0.2", resume=True)
+
+
+REFUSED = {"keep": (0, 2.5, None), "every": (0, 1.5, "x"), "pause": (-1, float("nan"), None)}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_numbers_out_of_range_are_refused(tmp_path: Path, name: str) -> None:
+    for value in REFUSED[name]:
+        with pytest.raises(ValueError, match=f"{name} is {value!r}: give a (whole )?number of"):
+            Checkpoints(tmp_path, **{name: value})
 
 
 def test_two_trainers_do_not_share_a_folder(
@@ -295,6 +400,11 @@ def test_two_trainers_do_not_share_a_folder(
         second.run()
     again = build(tmp_path, resume=True)
     assert (again.step, again.done) == (first.step, True)
+    shared = Checkpoints(tmp_path / "shared")
+    first, second = (build(tmp_path, checkpoints=shared) for _ in range(2))
+    first.run()
+    with pytest.raises(ValueError, match="another trainer has written to"):
+        second.run()
 
 
 @pytest.mark.parametrize("small_disk", ["400k"], indirect=True)
@@ -375,6 +485,7 @@ def test_other_content_in_a_checkpoint_is_refused_with_its_name(
     places = [(name,) for name in whole]
     places += [("trainer", name) for name in whole["trainer"]]
     places += [("run", "settings"), ("trainer", "reports", "MetricsFile 1")]
+    places.remove(("trainer", "reports"))  # which may lack those of an observer
     accepted = []
     for *parents, last in places:
         for value in (None, {"a": 1}):
@@ -405,7 +516,7 @@ tensors = st.builds(
     st.sampled_from(DTYPES),
     st.integers(0, 99),
 )
-keys = st.text(max_size=4) | st.integers(0, 9)
+keys = st.text(max_size=4) | st.integers(0, 9) | st.tuples(st.integers(0, 9), st.none())
 states = st.recursive(
     plain | tensors,
     lambda parts: (
@@ -426,6 +537,12 @@ def test_a_state_comes_back_as_it_was(
     assert same(checkpoint.read(path), state)
 
 
+def test_tensors_whose_keys_read_alike_are_kept_apart(tmp_path: Path) -> None:
+    ones, zeros = torch.ones(2), torch.zeros(2)
+    state = {"x": {1: ones, "1": zeros}, "a/b": ones * 2, "a": {"b": zeros - 1}}
+    assert same(checkpoint.read(checkpoint.write(tmp_path / "some", state)), state)
+
+
 def test_tied_weights_are_stored_once(tmp_path: Path) -> None:
     weight = torch.randn(64, 64)
     path = checkpoint.write(tmp_path / "some", {"a": weight, "b": weight, "part": weight[:2]})
@@ -436,8 +553,14 @@ def test_tied_weights_are_stored_once(tmp_path: Path) -> None:
 
 
 def test_what_a_file_cannot_hold_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="gate/score is a set, which a checkpoint cannot hold"):
-        checkpoint.write(tmp_path / "some", {"gate": {"score": {1}}})
+    odd = {
+        "set": {1},
+        "torch.sparse_coo tensor of torch.float32": torch.eye(2).to_sparse(),
+        "torch.strided tensor of torch.complex128": torch.zeros(2, dtype=torch.complex128),
+    }
+    for name, value in odd.items():
+        with pytest.raises(ValueError, match=f"gate/score is a {name}, which a checkpoint cannot"):
+            checkpoint.write(tmp_path / "some", {"gate": {"score": value}})
     assert list(tmp_path.iterdir()) == []
 
 

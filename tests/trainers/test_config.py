@@ -9,6 +9,7 @@ import re
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -25,10 +26,10 @@ REFUSED: list[tuple[str, tuple[Any, ...], str]] = [
     ("lr", (0, -1e-3, math.nan, math.inf, "0.1"), "give a learning rate above 0"),
     ("weight_decay", (-0.1, math.nan, math.inf, None), "give 0 or more"),
     ("clip_norm", (0, -1, math.nan, "1"), "give a norm above 0, or None"),
-    ("schedule", ("linear", 0.5), "give cosine, constant, or a function"),
+    ("schedule", ("linear", 0.5, np.zeros(2)), "give cosine, constant, or a function"),
     ("warmup", (-0.1, 1, math.nan, None), r"give a share of the budget in \[0, 1\)"),
     ("precision", ("fp8", None, ["bf16"]), "give fp32, bf16 or fp16"),
-    ("compile", ("auto", None), "give True or False"),
+    ("compile", ("auto", None, torch.zeros(2)), "give True or False"),
     ("batch_size", (0, "auto", 32.0), "give a whole number, 1 or more"),
     ("accumulation_steps", (0, True, None, 1.5), "give a whole number, 1 or more"),
     ("validation_fraction", (0, 1.1, math.nan, "1"), r"give a share in \(0, 1\]"),
@@ -41,6 +42,21 @@ def test_a_value_out_of_range_is_refused(name: str, values: Any, remedy: str) ->
         sentence = f"{name} is {re.escape(repr(value))}: {remedy}"
         with pytest.raises(ValueError, match=sentence):
             TrainConfig(**{name: value})
+
+
+@pytest.mark.parametrize("factor", [math.nan, -1.0, None, math.inf])
+def test_a_schedule_that_gives_no_factor_is_refused(factor: Any) -> None:
+    with pytest.raises(
+        ValueError, match=r"schedule gives \[1.0, .*\] at 0, 0.5 and 1: return 0 or"
+    ):
+        TrainConfig(schedule=lambda progress: factor if progress == 1 else 1.0)
+
+
+def test_numbers_of_numpy_become_those_of_python() -> None:
+    config = TrainConfig(lr=np.float32(0.5), batch_size=np.int64(32), seed=np.int64(3))
+    assert config == TrainConfig(lr=0.5, batch_size=32, seed=3)
+    budgets = Budget(epochs=np.int64(2)), Budget(flops=np.float32(0.5))
+    assert json.dumps([config.to_dict(), *map(vars, budgets)])
 
 
 def test_the_edges_are_allowed() -> None:
@@ -126,7 +142,7 @@ def test_epochs_may_be_fractional(epochs: float) -> None:
     assert len(records) == count
     assert records[-1]["progress"] == 1.0
     # each epoch, whole or not, ends with one validation
-    assert len(run.history.epochs) == math.ceil(epochs)
+    assert [e["epoch"] for e in run.history.epochs] == [*range(1, math.ceil(epochs) + 1)]
     assert run.ledger.samples.evaluated == ROWS * math.ceil(epochs)
     spent = [number / (epochs * BATCHES) for number in range(count)]
     assert [record["lr"] for record in records] == pytest.approx(list(map(expected_lr, spent)))
@@ -177,6 +193,6 @@ def test_exactly_one_positive_finite_limit_is_wanted() -> None:
         with pytest.raises(ValueError, match="give exactly one of epochs, steps, flops and sec"):
             Budget(**limits)
     for name in ("epochs", "steps", "flops", "seconds"):
-        for limit in (0, -0.5, math.nan, math.inf, -math.inf, "3"):
+        for limit in (0, -0.5, math.nan, math.inf, -math.inf, "3", True):
             with pytest.raises(ValueError, match=f"budget {name} is .*: give a positive, finite"):
                 Budget(**{name: limit})

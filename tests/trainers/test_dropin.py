@@ -91,6 +91,7 @@ def test_settings_reach_the_gate_and_the_run():
 def test_settings_that_it_does_not_know_are_refused(unchanged):
     refused = [
         ({"learning_rate": 1e-3}, "unexpected keyword argument 'learning_rate'"),
+        ({"target_rate": 0.5}, "unexpected keyword argument 'target_rate'"),
         ({"target_activation_rate": 1.5}, "target_rate is 1.5: give a share"),
         ({"precision": "half"}, "precision is 'half': give fp32, bf16"),
         ({"controller": "top_k"}, "TopK needs a whole batch"),

@@ -83,8 +83,12 @@ def test_ignored_labels_are_neither_right_nor_wrong() -> None:
     assert (found["samples"], found["first"]) == (5, pytest.approx(6 / 5))
     measured = work.measure(Given((outputs, labels)))
     assert measured.worst_class() == pytest.approx(2 / 3)
+    losses = cross_entropy_rows(outputs[[0, 1, 3]], labels[[0, 1, 3]])
+    assert found["loss"] == pytest.approx(float(losses.mean()))
     nothing = work.evaluate(Given((outputs, torch.full((5,), -100))))
-    assert nothing["accuracy_interval"] is None
+    assert (nothing["accuracy"], nothing["accuracy_interval"]) == (None, None)
+    outputs[0] = math.nan
+    assert math.isnan(work.evaluate(Given((outputs, labels)))["loss"])
 
 
 def test_without_class_labels_there_is_a_loss_and_what_metrics_say() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,8 @@ from astkit import InfoBatch, Kakurenbo
 from astkit.datasets import Loader, load
 from astkit.gating import Gate, LogIntegral
 from astkit.gating.policies import auto
-from astkit.trainers import Budget, TrainConfig, Trainer
-from astkit.trainers.fingerprint import check_same, repeated
+from astkit.trainers import Budget, Event, SampleBySampleTrainer, TrainConfig, Trainer
+from astkit.trainers.fingerprint import check_same, plain, repeated
 from tests.trainers.states import leave_after
 
 DIGITS = load("digits")[0]
@@ -51,7 +52,8 @@ def build(folder: Path, resume: bool = False, **options: Any) -> Any:
         options.setdefault("epochs", 3)
     if isinstance(options["train"], Loader | DataLoader):
         del options["batch_size"]
-    return Trainer(model, checkpoints=folder, resume=resume, device="cpu", **options)
+    kind = options.pop("kind", Trainer)
+    return kind(model, checkpoints=folder, resume=resume, device="cpu", **options)
 
 
 Options = dict[str, Any]
@@ -105,6 +107,19 @@ class Doubling(nn.Sequential):
         return 2 * super().forward(x)
 
 
+@dataclass
+class Config:
+    threshold: float
+
+
+class Configured(nn.Sequential):
+    """Has a setting that its first losses do not show."""
+
+    def __init__(self, threshold: float) -> None:
+        super().__init__(*network())
+        self.config = Config(threshold)
+
+
 CASES: dict[str, Case] = {
     "lr": (dict, lambda: {"config": TrainConfig(lr=2e-2)}, r"settings \(lr was 0.01 and is 0.02"),
     "gate's rate": (dict, lambda: {"policy": Gate(0.5)}, "target_rate was 0.4 and is 0.5"),
@@ -151,6 +166,18 @@ CASES: dict[str, Case] = {
         lambda: {"criterion": smoothed(0.0)}, lambda: {"criterion": smoothed(0.1)}, MODEL
     ),
     "metric": (lambda: metric(1.0), lambda: metric(0.5), MODEL),
+    "trainer": (
+        dict, lambda: {"kind": SampleBySampleTrainer},
+        "trainer was 'Trainer' and is 'SampleBySampleTrainer', update was None and is 'per_sample'"
+    ),
+    "model's config": (
+        lambda: {"model": Configured(0.5)}, lambda: {"model": Configured(math.inf)},
+        "model config.threshold was 0.5 and is inf",
+    ),
+    "replay": (
+        lambda: {"replay": [Event(40, "target_rate", 0.5)]}, dict,
+        "replay.0.name was 'target_rate' and is None",
+    ),
 }  # fmt: skip
 
 
@@ -300,6 +327,7 @@ def test_the_tolerance_is_that_of_the_precision() -> None:
                                    (True, 0.1, False)):  # fmt: skip
         assert same([1.0], [1.0 + factor], half) is expected
     assert same(None, [1.0])
+    assert same(plain({"cut": math.nan}), plain({"cut": float("nan")}))
     assert not same([1.0], [1.0, 2.0])
     for damaged in (["x"], [{}], {"b": 1}, "x"):
         assert not same(damaged, [1.0])

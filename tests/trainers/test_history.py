@@ -129,7 +129,7 @@ def test_a_torn_last_line_is_dropped_and_the_file_continued(path: Path) -> None:
 def test_a_damaged_line_is_named(path: Path, line: str) -> None:
     file = MetricsFile(path)
     path.write_text('{"step": 1, "phase": "train"}\n' + line + '\n{"step": 3}\n')
-    for act in (lambda: read(path), lambda: file.load_state_dict({"lines": 5})):
+    for act in (lambda: read(path), lambda: file.load_state_dict({"file": path.name, "lines": 5})):
         with pytest.raises(ValueError, match=r"line 2 of .*jsonl is damaged .*delete that"):
             act()
 
@@ -143,10 +143,28 @@ def test_a_resumed_file_is_cut_to_the_lines_of_its_checkpoint(path: Path) -> Non
     file.close()
     with path.open("a") as torn:
         torn.write('{"step"')
-    file.load_state_dict({"lines": 5})
-    assert (file.lines, len(read(path))) == (3, 3)
+    for wrong, sentence in (
+        ({"lines": 5}, "has 3 lines, but this run had written 5 to metrics.jsonl"),
+        ({"file": "other.jsonl"}, "had written 1 to other.jsonl: pass that file, or no Metrics"),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            file.load_state_dict({**state, **wrong})
+    assert len(read(path)) == 3
     file.load_state_dict(state)
     assert (file.lines, [record["phase"] for record in read(path)]) == (1, ["train"])
+
+
+@pytest.mark.parametrize("small_disk", ["400k"], indirect=True)
+def test_half_a_line_is_not_left_by_a_full_disk(small_disk: Path) -> None:
+    file, ballast = MetricsFile(small_disk / "metrics.jsonl"), small_disk / "ballast"
+    file.log(1, phase="epoch")
+    with pytest.raises(OSError, match="No space"):
+        ballast.write_bytes(bytes(10**6))
+    with pytest.raises(OSError, match="No space"):
+        file.log(2, phase="epoch", text="a" * 10_000)
+    ballast.unlink()
+    file.close()
+    assert [record["step"] for record in read(file.path)] == [1, 2]
 
 
 # --- steering
@@ -178,7 +196,7 @@ def test_a_change_takes_effect_before_the_next_batch_and_can_be_replayed(differe
     assert [tuple(vars(event).values()) for event in run.steering.events] == CHANGES
     assert [(e["step"], e["name"], e["value"]) for e in run.history.events] == CHANGES
 
-    events = json.loads(json.dumps(run.state_dict()["events"]))
+    events = json.loads(json.dumps(run.history.events))
     again, plain = steered(gated(replay=events), []), steered(gated(), [])
     assert difference(run.model, again.model) == 0
     assert again.steering.events == run.steering.events
@@ -198,6 +216,20 @@ def test_the_last_of_several_values_counts_and_gains_can_be_turned() -> None:
     run.steer("kp", 0.25)
     run.run()
     assert run.steering.events == [Event(0, "target_rate", 0.6), Event(0, "kp", 0.25)]
+
+
+def test_a_change_that_waits_is_resumed() -> None:
+    first = leave_after(gated(), 3)
+    first.steer("target_rate", 0.5)
+    second = steered(hand_over(first, gated()), [])
+    assert second.steering.events == [Event(3, "target_rate", 0.5)]
+
+
+def test_events_that_cannot_be_replayed_are_named() -> None:
+    with pytest.raises(ValueError, match="NoneType has no setting 'target_rate' to steer"):
+        trainer(replay=[Event(1, "target_rate", 0.5)])
+    with pytest.warns(UserWarning, match=r"the run ended before Event\(step=500, "):
+        gated(replay=[Event(1, "target_rate", 0.5), Event(500, "target_rate", 0.9)]).run()
 
 
 @pytest.mark.parametrize(

@@ -97,6 +97,11 @@ def test_the_time_left_of_a_resumed_run_counts_its_own_progress(
     assert "validation" not in lines[0]
 
 
+def test_a_loss_that_nobody_measured_is_not_shown(capsys: Any) -> None:
+    Progress(live=False).log(90, phase="epoch", epoch=9, progress=0.9)
+    assert capsys.readouterr().out.strip() == "epoch 9, 90% of the budget"
+
+
 @pytest.mark.parametrize(
     ("shell", "terminal", "live"),
     [

@@ -290,17 +290,17 @@ def small(policy: Any, model: nn.Module | None = None, **options: Any) -> Sample
 
 def test_what_cannot_be_decided_row_by_row_is_refused() -> None:
     with pytest.raises(ValueError, match=r"TopK needs a whole batch of scores.*'log_integral'"):
-        small(Gate(controller="top_k")).run()
+        small(Gate(controller="top_k"))
     small(Gate(controller="top_k"), update="per_batch").run()
     with pytest.raises(ValueError, match="update is 'per_row': choose 'per_sample' or 'per_batch'"):
         small(Gate(), update="per_row")
     for policy in (None, Policy()):
         with pytest.raises(ValueError, match=r"policy is a .*: pass policy=Gate"):
-            small(policy).run()
+            small(policy)
     steered = small(Gate(0.5))
-    steered.steer("controller", "top_k")
     with pytest.raises(ValueError, match="TopK needs a whole batch of scores"):
-        steered.run()
+        steered.steer("controller", "top_k")
+    steered.run()
 
 
 def test_a_relative_score_resumes(tmp_path: Any) -> None:

@@ -509,6 +509,8 @@ IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
     ({"train": 7}, "cannot be iterated"),
     ({"metrics": F.mse_loss}, r"metrics holds a function: give functions \(outputs,"),
     ({"metrics": {"label": F.mse_loss}}, "the name label twice, or one that is"),
+    ({"metrics": {"accuracy_interval": F.mse_loss}}, "the name accuracy_interval twice, or"),
+    ({"metrics": {1: F.mse_loss}}, "name is 1: pass a str"),
     ({"polcy": None}, "Trainer has no argument 'polcy'$"),
     # arguments of an earlier version
     ({"step": None}, r"no argument 'step' \(gone since 0.3\): .* override .*train_batch"),
@@ -610,3 +612,19 @@ def test_arguments_of_another_type_are_refused_in_a_sentence(name: str, value: A
     data = TensorDataset(torch.randn(8, 4), torch.arange(8) % 3)
     with pytest.raises(ValueError, match=f"{name} is .*: pass "):
         Trainer(nn.Linear(4, 3), data, **{"epochs": None if name == "budget" else 1, name: value})
+
+
+def test_a_parameter_that_is_unfrozen_costs_its_gradient_from_the_next_epoch_on() -> None:
+    def built(frozen: bool) -> Trainer:
+        run = build("dense", epochs=2)
+        next(run.model.parameters()).requires_grad_(not frozen)
+        return run
+
+    run, whole = built(True), built(False)
+    spent = []
+    for record in run.steps():
+        if record.phase == "epoch":
+            spent.append(run.ledger.flops.backward - sum(spent))
+            next(run.model.parameters()).requires_grad_(True)
+    finish(whole)
+    assert spent[0] < spent[1] == whole.ledger.flops.backward / 2
