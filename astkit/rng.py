@@ -25,8 +25,8 @@ def derive(*key: int | str) -> int:
     Whole numbers of NumPy and torch count as those of Python; ``TypeError`` for other numbers.
     """
     # equal seeds must give equal numbers, but repr tells their types apart
-    parts = tuple(part if isinstance(part, str) else operator.index(part) for part in key)
-    digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
+    parts = [part if isinstance(part, str) else operator.index(part) for part in key]
+    digest = hashlib.blake2b(repr(tuple(parts)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
 
 

@@ -77,25 +77,20 @@ def load_digits(root: Path | None, size: int | None) -> Parts:
 
 
 def load_folders(root: Path | None, size: int | None) -> Parts:
-    """One folder per class, in ``root`` or in ``root/train`` and ``root/test``."""
+    """One folder per class, in ``root`` or ``root/train``; ``root/test`` is the test part."""
     if root is None:
         raise ValueError("root is None; pass the folder with one folder of images per class.")
-    train, test = (_class_files(root / part) for part in ("train", "test"))
-    if test and not train:
-        raise ValueError(
-            f"{root / 'test'} has classes, but {root / 'train'} has none; put the images to train "
-            "on in root/train/<class>/."
-        )
-    train = train or _class_files(root)
+    train = _class_files(root / "train") or _class_files(root)
     if not train:
         raise FileNotFoundError(
             f"No class folders with {', '.join(SUFFIXES)} images were found in {root / 'train'} or "
             f"{root}; put the images in root/<class>/ or root/train/<class>/."
         )
+    test = _class_files(root / "test")
     for name in test:
         if name not in train:
             raise ValueError(
-                f"{root / 'test'} has the class {name!r}, which is missing in {root / 'train'}; "
+                f"{root / 'test'} has the class {name!r}, which is missing in the training part; "
                 "use the same class folders in both."
             )
     classes = tuple(train)
@@ -124,6 +119,8 @@ def _class_files(folder: Path) -> dict[str, list[Path]]:
     found: dict[str, list[Path]] = {}
     others = []
     for path in sorted(folder.glob("[!.]*/[!.]*")):
+        if path.is_dir():  # in a part beside the classes
+            continue
         if path.suffix.lower() in SUFFIXES:
             found.setdefault(path.parent.name, []).append(path)
         else:

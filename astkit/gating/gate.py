@@ -294,7 +294,7 @@ class Gate(Policy):
             return among
         chosen = torch.zeros_like(among)
         if count > 0:
-            keys = rng.uniform(torch.arange(len(among)), self.seed, "gate", self.batches)
+            keys = rng.uniform(torch.arange(len(among)), self._seed, "gate", self.batches)
             chosen[keys.masked_fill(~among, 2.0).topk(count, largest=False).indices] = True
         return chosen
 

@@ -55,18 +55,18 @@ class Flops:
 
 
 class Phase:
-    """Adds the duration of its block to one entry of the ``phases`` of ``ledger``."""
+    """Adds the duration of its blocks to one entry of a ledger's ``phases``."""
 
-    def __init__(self, ledger: Ledger, name: str) -> None:
-        self.ledger, self.name = ledger, name
+    def __init__(self, phases: dict[str, float], name: str) -> None:
+        self.phases, self.name = phases, name
         self.start = 0.0
 
     def __enter__(self) -> None:
-        self.start = self.ledger.now()
+        self.start = time.perf_counter()
 
     def __exit__(self, *error: object) -> None:
-        phases, passed = self.ledger.phases, self.ledger.now() - self.start
-        phases[self.name] = phases.get(self.name, 0.0) + passed
+        passed = time.perf_counter() - self.start
+        self.phases[self.name] = self.phases.get(self.name, 0.0) + passed
 
 
 @dataclass
@@ -97,16 +97,15 @@ class Ledger:
         self._pooled = [0.0] * len(self._totals())
         self._queued = False
         self._running: Clock | None = None
+        self._started = 0.0
         self._window = ExitStack()  # of the meter, while a clock runs
-        self._away = 0.0  # seconds in which the clocks were paused
+        self._timers: dict[str, Phase] = {}
 
     def phase(self, name: str) -> Phase:
         """A context whose duration is added to ``phases[name]``."""
-        return Phase(self, name)
-
-    def now(self) -> float:
-        """Seconds on a watch that stands still while the clocks are paused."""
-        return time.perf_counter() - self._away
+        if name not in self._timers:
+            self._timers[name] = Phase(self.phases, name)
+        return self._timers[name]
 
     @property
     def samples(self) -> Samples:
@@ -193,34 +192,33 @@ class Ledger:
         """
         if name == "evaluation":
             self.settle()
-        start = self.now()
+        self._running, self._started = name, time.perf_counter()
         with self._window:
-            self._measure(name)
+            if self.meter is not None:
+                self._window.enter_context(self.meter.window(name))
             try:
                 yield
             finally:
                 self._running, self._queued = None, name == "training"
                 if name == "evaluation" and self.synchronize is not None:
                     self.synchronize()
-                self.seconds[name] += self.now() - start
-
-    def _measure(self, name: Clock) -> None:
-        self._running = name
-        if self.meter is not None:
-            self._window.enter_context(self.meter.window(name))
+                self.seconds[name] += time.perf_counter() - self._started
 
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Wait for queued work; then no clock runs within the context."""
         self.settle()
-        start, running = time.perf_counter(), self._running
+        start = time.perf_counter()
         self._window.close()
         try:
             yield
         finally:
-            self._away += time.perf_counter() - start
-            if running is not None:
-                self._measure(running)
+            away = time.perf_counter() - start
+            for watch in self._timers.values():  # of a phase that is open
+                watch.start += away
+            self._started += away
+            if self._running is not None and self.meter is not None:
+                self._window.enter_context(self.meter.window(self._running))
 
     def settle(self) -> None:
         """Wait for queued work; the wait belongs to the running clock, or else to training."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from astkit.datasets import Images, load
+from astkit.datasets import load
 from astkit.datasets.sources import carve
 from astkit.tasks.images import images
 from astkit.tasks.parts import (
@@ -36,16 +36,13 @@ def folder(root: str | Path, size: int = 32) -> Arguments:
         raise ValueError(f"size is {size}: give 4 or more pixels, for the network's poolings")
     root = Path(root).expanduser()
     train, test = load("folders", root, size=size)
-    parts: dict[str, Images | None] = {"val": None, "test": test}
-    for part in parts:
-        if parts[part] is None and (root / part).is_dir():
-            found, _ = load("folders", root / part, size=size)
-            if found.classes != train.classes:
-                raise ValueError(
-                    f"{root}/{part} holds other classes than the training images: use the same"
-                )
-            parts[part] = found
-    test, held = parts["test"], parts["val"]
+    held = None
+    if (root / "val").is_dir():
+        held, _ = load("folders", root / "val", size=size)
+        if held.classes != train.classes:
+            raise ValueError(
+                f"{root}/val holds other classes than the training images: use the same"
+            )
     if test is None:
         test, train = carve(train, HELD, "test")
     if held is None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -94,9 +93,11 @@ class Batches:
         batch = None
         for number in range(first, self.batch + 1):
             # so seeded, data that draw from the default generators do the same when resumed
+            if isinstance(self.source, Loader):  # which seeds them itself
+                batch = next(self._loading, None)
+                continue
             place = ("load", self.epoch.number, number)
-            random = rng.restored(self.device, self.seed, *place, *distributed.key())
-            with nullcontext() if isinstance(self.source, Loader) else random:  # which has its own
+            with rng.restored(self.device, self.seed, *place, *distributed.key()):
                 batch = next(self._loading, None)
         self.rows = self._rows_of(batch)
         return batch

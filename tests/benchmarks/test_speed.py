@@ -14,7 +14,7 @@ import torch
 from astkit.comparison.statistics import by_arm
 from astkit.names import REGISTRIES
 from astkit.trainers import Trainer
-from tests.benchmarks import bench, figures, measure, origin, published, score_costs, speed
+from tests.benchmarks import bench, calls, figures, measure, origin, published, score_costs, speed
 
 
 @pytest.mark.alone
@@ -119,3 +119,10 @@ def test_every_row_of_the_originals_package_goes_backward() -> None:
         assert run["trained"] >= content["settings"]["epochs"] * 1295
         assert run["trained"] >= arms["gate"][seed]["trained"] / 0.2
     assert list(origin.table(content["rows"]).index) == ["dense", "gate", origin.PACKAGE]
+
+
+@pytest.mark.parametrize(("policy", "most", "files"), [(None, 100, 10), ("gate", 180, 14)])
+def test_a_steady_step_is_few_calls_in_few_files(policy: str | None, most: int, files: int) -> None:
+    total, seen, _ = calls.counted(policy)
+    assert total <= most
+    assert len(seen) <= files
