@@ -18,7 +18,8 @@ from torch.utils.data import DataLoader, Sampler
 from astkit import distributed, rng
 from astkit.datasets.facts import class_labels
 from astkit.datasets.loader import BatchSource
-from astkit.gating.selection import Selection
+from astkit.gating.controllers import ABOVE_0, check_number
+from astkit.gating.selection import Selection, checked
 
 Features = Callable[[Tensor, str], Tensor]
 """``(rows, "data" or "target")`` -> float32 ``[n, d]``, see `RunInfo.features`."""
@@ -47,9 +48,11 @@ class Planner(Protocol):
     """The part of a policy that an `Epoch` uses."""
 
     rounds: int
-    seed: int
     begun: int
     sized: bool
+
+    @property
+    def seed(self) -> int: ...
 
     def plan(self, run: RunInfo) -> Selection | None: ...
 
@@ -128,7 +131,7 @@ class Epoch:
             chosen = self.planner.plan(run)
         if chosen is None:
             chosen = Selection(rows)
-        chosen.check(self.samples, self.planner)
+        chosen = checked(chosen, self.samples, self.planner)
         self.rows = torch.cat([self.rows, chosen.index])
         self.scale = torch.cat([self.scale, chosen.scale.float()])
         self.score_only = rows[:0] if chosen.score_only is None else chosen.score_only
@@ -170,19 +173,27 @@ class PolicySampler(Sampler[int]):
     Batches prefetched by workers keep the weights of the plan they were drawn from. Resuming is
     exact between two iterations from ``policy.state_dict()`` alone, and within one if
     ``iteration()`` is saved as well and passed to ``resume``: the next iteration continues after
-    the last row passed to ``mean``.
+    the last row passed to ``policy.mean`` or ``policy(...)``.
 
     With several processes, each plans the same rounds and yields every W-th of their rows; if the
     rows of an iteration do not divide by W, some processes yield one more row, with weight 0.
 
-    Arguments: a policy that overrides ``plan``, and those of `Policy.sampler`.
+    Arguments: a policy that overrides ``plan``, those of `Policy.sampler`, and whether the policy
+    ``learns`` from the losses.
 
     Attributes:
         epoch: the plan; its ``score_only`` and ``lr_factor`` are those of the latest round.
         progress: returns the completed fraction of the run; by default computed from ``epochs``.
     """
 
-    def __init__(self, policy: Planner, data: Any, epochs: float, target: Any = None) -> None:
+    def __init__(
+        self,
+        policy: Planner,
+        data: Any,
+        epochs: float,
+        target: Any = None,
+        learns: bool = False,
+    ) -> None:
         try:
             samples = 0 if isinstance(data, DataLoader | BatchSource) else len(data)
         except TypeError:  # a DataLoader has a method that raises, if its data set is a stream
@@ -193,13 +204,10 @@ class PolicySampler(Sampler[int]):
                 " pass a map-style data set, or use a policy that selects after scoring, such as"
                 " Gate"
             )
-        if not isinstance(epochs, int | float) or not epochs > 0:
-            raise ValueError(
-                f"epochs is {epochs!r}: give the planned number of iterations, above 0"
-            )
-        self.policy, self.epochs = policy, epochs
+        self.policy, self.epochs = policy, check_number("epochs", epochs, ABOVE_0)
         self.epoch = Epoch(policy, samples, data, target)
         self.progress: Callable[[], float] | None = None
+        self._learns = learns
         self._length = -(-policy.expected_rows(samples) // distributed.world())
         self._interrupted: dict[str, Any] | None = None
         self._start()
@@ -231,10 +239,22 @@ class PolicySampler(Sampler[int]):
         drawn = self._next * distributed.world()
         plan = self.epoch.state_dict()
         rows, scale = self.epoch.rows[drawn:], self.epoch.scale[drawn:]
-        return {"plan": {**plan, "rows": rows, "scale": scale}, "done": self._done + drawn}
+        return {
+            "samples": self.epoch.samples,
+            "plan": {**plan, "rows": rows, "scale": scale},
+            "done": self._done + drawn,
+        }
 
     def resume(self, state: dict[str, Any] | None) -> None:
-        """Let the next iteration continue the one whose ``iteration()`` is given."""
+        """Let the next iteration continue the one whose ``iteration()`` is given.
+
+        Raises ``ValueError`` for one of another number of rows.
+        """
+        if state is not None and state["samples"] != self.epoch.samples:
+            raise ValueError(
+                f"the epoch to resume has {state['samples']} rows to select from, but data has"
+                f" {self.epoch.samples}: pass the data set of the interrupted run"
+            )
         self._interrupted = state
 
     def __len__(self) -> int:
@@ -251,10 +271,18 @@ class PolicySampler(Sampler[int]):
         state, self._interrupted = self._interrupted, None
         policy.exchange()
         if state is None:
-            if self.progress is None and policy.begun == self.epochs:
+            if self.progress is None and policy.begun >= self.epochs:
                 warnings.warn(
                     f"{type(policy).__name__} has completed its {self.epochs:g} epochs, so its"
                     " schedule stays at the final value: raise epochs",
+                    stacklevel=2,
+                )
+            learns = self._learns or bool((self.epoch.scale != 1).any())
+            if len(self._rows) and not self._next and learns:
+                warnings.warn(
+                    f"no batch of the last epoch of {type(policy).__name__} was passed to"
+                    " policy.mean, so it learns nothing and weighs no row: train with"
+                    " policy.mean(losses, index)",
                     stacklevel=2,
                 )
             policy.begun += 1
@@ -277,28 +305,9 @@ class PolicySampler(Sampler[int]):
         self._length = self._done // distributed.world() + len(self._rows)
 
     def over(self, size: int) -> bool:
-        """Whether fewer than ``size`` rows of this iteration were not passed to ``mean`` yet."""
+        """Whether fewer than ``size`` rows of this iteration were not trained on yet."""
         left = len(self._rows) - self._next
         return self._interrupted is None and self.epoch.complete and left < size
-
-    def mean(self, losses: Tensor, index: Tensor) -> Tensor:
-        """``sum(scale * loss) / rows`` of a drawn batch.
-
-        With several processes, ``rows`` is the mean number of rows that they pass for this batch,
-        without those of weight 0.
-
-        Raises ``ValueError`` for rows that were not drawn in this iteration or are used already,
-        and if all rows of the batch have weight 0.
-        """
-        rows = list(index.shape) if isinstance(index, Tensor) else type(index).__name__
-        if list(losses.shape) != rows or losses.ndim != 1:
-            raise ValueError(
-                f"losses has shape {list(losses.shape)} and index {rows}: pass one"
-                " loss and one index per row, from a criterion built with reduction='none'"
-            )
-        part = self._find(index.detach().cpu())
-        # not by scale_of: scales are float32, losses may be float64
-        return (losses * self._scale[part].to(losses.device)).sum() / self._count(part)
 
     def scale_of(self, index: Tensor) -> Tensor:
         """Factors of the losses of a drawn batch in their mean, ``[rows]``; once per batch.
@@ -306,19 +315,22 @@ class PolicySampler(Sampler[int]):
         Raises ``ValueError`` for rows that were not drawn in this iteration or are used already.
         """
         part = self._find(index.detach().cpu())
-        return self._scale[part] * (len(index) / self._count(part))
-
-    def _count(self, part: slice) -> float:
-        """Mean number of rows of the processes in ``part``, without repeats."""
-        world, rows = distributed.world(), part.stop - part.start
+        world, rows = distributed.world(), len(index)
         repeats = self._repeats if part.stop == len(self._rows) else 0
-        return (rows * world - repeats) / world
+        mean_rows = (rows * world - repeats) / world  # of the processes
+        return self._scale[part] * (rows / mean_rows)
 
     def _find(self, index: Tensor) -> slice:
         """Positions of the rows ``index`` among the drawn ones, after those of earlier batches."""
         count, last = len(index), len(self._rows) - len(index)
         for first in range(self._next, last + 1):  # batches may be skipped
             if torch.equal(self._rows[first : first + count], index):
+                if first > self._next and distributed.world() > 1:
+                    raise ValueError(
+                        f"{first - self._next} rows that this process drew were skipped: the"
+                        " sampler yields the share of each process already, so leave the loader"
+                        " out of what divides it again, such as accelerator.prepare"
+                    )
                 self._next = first + count
                 return slice(first, self._next)
         raise ValueError(

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from astkit import rng
+from astkit import distributed, rng
 from astkit.gating.controllers import Controller, TopK, check_count, check_number
 from astkit.gating.losses import Criterion, shown
 from astkit.gating.policy import Policy, PolicyCard, Scored, Selection
@@ -194,6 +194,7 @@ class Gate(Policy):
         batch, quota = len(scores), self._grant(len(scores))
         # room for the fallback rows: the size must not depend on the scores
         size = quota if quota >= self.min_active else max(quota, min(self.fallback, batch))
+        size = max(size, int(distributed.world() > 1))  # every process takes part in each step
         is_finite = scores.isfinite()
         best, rows = scores.masked_fill(~is_finite, -math.inf).sort(descending=True, stable=True)
         finite = is_finite.sum()
@@ -272,7 +273,7 @@ class Gate(Policy):
         self.active += count
         self.fallback_rows += max(0, missing)
         self.nonfinite += len(scores) - size
-        return Selection(
+        selection = Selection(
             rows[chosen].to(scores.device),
             candidates=len(scores),
             rate=rate,
@@ -281,6 +282,9 @@ class Gate(Policy):
             target_rate=target,
             active=decided,
         )
+        if len(selection) or distributed.world() == 1:
+            return selection
+        return selection.padded(int(rows[0]))  # weight 0 does not mask a NaN loss
 
     def _grant(self, rows: int) -> int:
         exact = self.target_rate * rows + self.carry

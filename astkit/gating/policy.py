@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import copy
 import inspect
+import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -19,7 +21,7 @@ from astkit.gating.controllers import check_count
 from astkit.gating.epoch import PolicySampler
 from astkit.gating.epoch import RunInfo as RunInfo
 from astkit.gating.losses import Criterion, check_own_loss, cross_entropy_rows
-from astkit.gating.selection import Predictions, predictions
+from astkit.gating.selection import Predictions, checked, predictions
 from astkit.gating.selection import Scored as Scored
 from astkit.gating.selection import Selection as Selection
 from astkit.gating.visits import Visit as Visit
@@ -62,6 +64,7 @@ class Policy:
     _visits: Visits | None = None  # not observed yet
     _seed: int = 0
     _compared: bool = False  # whether a model's own loss was, with the default criterion
+    _called: bool = False  # in a custom training loop
 
     @property
     def seed(self) -> int:
@@ -112,7 +115,13 @@ class Policy:
         return copy.deepcopy(state)  # later batches write into the tensors
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore ``state``; raises ``KeyError`` for a missing entry."""
+        """Restore ``state``; raises ``ValueError`` for missing entries."""
+        missing = [name for name in ("begun", *self.state) if name not in state]
+        if missing:
+            raise ValueError(
+                f"the state has no {', '.join(missing)}: pass what the state_dict() of a"
+                f" {type(self).__name__} returned"
+            )
         self.begun = state["begun"]
         for name in self.state:
             value = state[name]
@@ -123,12 +132,30 @@ class Policy:
     def __call__(
         self, model: nn.Module, x: Any, y: Any = None, index: Tensor | None = None
     ) -> Selection:
-        """Select from a loaded batch: ``x`` and ``y``, or ``x`` alone if it is the whole batch."""
+        """Select from a loaded batch: ``x`` and ``y``, or ``x`` alone if it is the whole batch.
+
+        ``index``, int64 ``[rows]``, is required by a policy that keeps per-sample state, and by one
+        with a sampler, whose plan may weigh the rows. A policy that overrides ``observe`` is told
+        the losses by `report_batch`.
+        """
+        if self._called and self._visits is None and overrides(self, "observe"):
+            warnings.warn(
+                f"{type(self).__name__} learns from losses, but none were reported: after each"
+                " batch, call policy.report_batch(losses, index, outputs, targets) of the chosen"
+                " rows",
+                stacklevel=2,
+            )
+        self._called = True
         batch = self._batch(model, x, y, index)
+        self.exchange()  # the choice may depend on the batch before
         chosen = self.choose(batch)
         if chosen is None:
-            return batch.select(torch.arange(batch.rows))
-        chosen.check(batch.rows, self)
+            chosen = batch.select(torch.arange(batch.rows))
+        chosen = checked(chosen, batch.rows, self)
+        if self._sampler is not None and index is not None:
+            scale = self._sampler.scale_of(index).to(chosen.weight.device)
+            weight = chosen.weight * scale[chosen.index]
+            chosen = replace(chosen, weight=weight, normaliser=chosen.total)
         return chosen if len(chosen) or distributed.world() == 1 else chosen.padded()
 
     def _batch(self, model: nn.Module, x: Any, y: Any, index: Tensor | None) -> Scored:
@@ -137,9 +164,9 @@ class Policy:
                 f"{type(self).__name__} selects before loading: pass"
                 " sampler=policy.sampler(data, epochs=...) to a DataLoader of indexed(data)"
             )
-        if self.needs_index and index is None:
+        if index is None and (self.needs_index or self._sampler is not None):
             raise ValueError(
-                f"{type(self).__name__} keeps per-sample state, but got no index: use a DataLoader"
+                f"{type(self).__name__} needs the index of each row, but got none: use a DataLoader"
                 " of indexed(data) and pass index=... of each batch"
             )
         model = distributed.unwrapped(model)  # scoring exchanges nothing
@@ -165,18 +192,21 @@ class Policy:
                 f"{type(self).__name__} selects after scoring: call chosen = policy(model, x, y)"
                 " on each batch instead"
             )
-        self._sampler = PolicySampler(self, data, epochs, validation)
+        learns = overrides(self, "observe")
+        self._sampler = PolicySampler(self, data, epochs, validation, learns)
         self._visits = None
         return self._sampler
 
     def mean(
         self, losses: Tensor, index: Tensor, outputs: Any = None, targets: Any = None
     ) -> Tensor:
-        """The loss of a batch drawn by the policy's sampler, 0-dim; calls ``observe``.
+        """``sum(scale * loss) / rows`` of a batch drawn by the policy's sampler, 0-dim.
 
-        ``losses [rows]`` are in the order of ``index``, int64 ``[rows]``, which comes with the
-        batch. A policy that ``needs_outputs`` requires ``outputs`` and ``targets``. Raises
-        ``ValueError`` for rows that were not drawn.
+        ``losses [rows]``, which ``observe`` receives, are in the order of ``index``, int64
+        ``[rows]``, which comes with the batch. A policy that ``needs_outputs`` requires ``outputs``
+        and ``targets``. With several processes, ``rows`` is the mean number of rows that they pass
+        for this batch, without those of weight 0. Raises ``ValueError`` for other shapes, and for
+        rows that were not drawn in this iteration or are used already.
         """
         if self._sampler is None:
             raise ValueError(
@@ -188,7 +218,17 @@ class Policy:
                 f"{type(self).__name__} needs the correctness of each sample: call"
                 " policy.mean(losses, index, outputs=outputs, targets=y)"
             )
-        total = self._sampler.mean(losses, index)
+        shapes = [
+            list(part.shape) if isinstance(part, Tensor) else type(part).__name__
+            for part in (losses, index)
+        ]
+        if shapes[0] != shapes[1] or len(shapes[0]) != 1:
+            raise ValueError(
+                f"losses has shape {shapes[0]} and index {shapes[1]}: pass one loss and one index"
+                " per row, from a criterion built with reduction='none'"
+            )
+        scale = self._sampler.scale_of(index).to(losses.device)
+        total = (losses * scale).sum() / len(index)
         self.report_batch(losses, index, outputs, targets)
         if self._sampler.over(len(index)):
             self.exchange()

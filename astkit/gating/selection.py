@@ -50,16 +50,18 @@ class Selection:
     active: Tensor | None = None  #: bool ``[n]``, false for added rows; ``None``: all active
 
     def __post_init__(self) -> None:
+        if not isinstance(self.index, Tensor):
+            raise ValueError(
+                f"index of a Selection is a {type(self.index).__name__}: give int64 rows as a"
+                " tensor of shape [n]"
+            )
         if self.weight is None:
             weight = torch.ones(len(self.index), device=self.index.device)
             object.__setattr__(self, "weight", weight)
-        if not len(self) and self.threshold is not None and distributed.world() > 1:
-            for name, value in vars(self.padded()).items():
-                object.__setattr__(self, name, value)
 
-    def padded(self) -> Selection:
-        """The first row of the batch with weight 0, in place of an empty selection."""
-        index, weight = self.index.new_zeros(1), self.weight.new_zeros(1)
+    def padded(self, row: int = 0) -> Selection:
+        """One row of the batch with weight 0, in place of an empty selection."""
+        index, weight = self.index.new_full((1,), row), self.weight.new_zeros(1)
         return replace(self, index=index, weight=weight, active=torch.zeros_like(index).bool())
 
     def __len__(self) -> int:
@@ -123,8 +125,8 @@ class Selection:
     def check(self, rows: int, policy: object) -> Selection:
         """Return this selection if it is valid for ``rows`` rows.
 
-        Raises ``ValueError``, naming ``policy``, for rows out of range, invalid weights or
-        normaliser, and weights that are all 0.
+        Raises ``ValueError``, naming ``policy``, for rows out of range, invalid weights,
+        normaliser or ``lr_factor``, and weights that are all 0.
         """
         name = type(policy).__name__
         for index in (self.index, self.score_only):
@@ -149,7 +151,24 @@ class Selection:
                 f" normaliser {total:g}: give each row a finite weight of 0 or more,"
                 " not 0 to all of them, and a finite normaliser above 0 or None"
             )
+        if not 0 < self.lr_factor < math.inf:
+            raise ValueError(
+                f"{name} gave the lr_factor {self.lr_factor}: give a finite factor above 0"
+            )
         return self
+
+
+def checked(chosen: object, rows: int, policy: object) -> Selection:
+    """What ``policy`` answered for ``rows`` rows, if it is a valid `Selection`.
+
+    Raises ``ValueError`` for another type, and what `Selection.check` refuses.
+    """
+    if not isinstance(chosen, Selection):
+        raise ValueError(
+            f"{type(policy).__name__} gave a {type(chosen).__name__}: return Selection(rows), or"
+            " None for all rows"
+        )
+    return chosen.check(rows, policy)
 
 
 @contextmanager
@@ -340,7 +359,7 @@ def predictions(outputs: Any, targets: Any) -> Predictions:
     A row whose label is ignored (-100) counts as wrong, with probability 0.
     """
     classes = class_outputs(outputs, targets)
-    if classes is None:
+    if classes is None or classes[0].shape[1] < 2:
         return Predictions()
     logits, labels = classes
     probabilities = logits.detach().float().softmax(1)

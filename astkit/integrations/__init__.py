@@ -9,6 +9,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from astkit.gating import Policy
+from astkit.trainers.fingerprint import check_same, plain
+
+STEERED = ("target_rate", "controller")  # settings that may change during a run; see `Gate.steer`
 
 
 def saved(policy: Policy, epoch_over: bool = False) -> dict[str, Any]:
@@ -21,13 +24,14 @@ def saved(policy: Policy, epoch_over: bool = False) -> dict[str, Any]:
     iteration = None
     if policy._sampler is not None and policy.begun and not epoch_over:
         iteration = policy._sampler.iteration()
-    return {"policy": policy.state_dict(), "iteration": iteration}
+    return {"policy": policy.state_dict(), "iteration": iteration, "made": _made(policy)}
 
 
 def restore(policy: Policy, state: Mapping[str, Any]) -> None:
     """Restore what `saved` returned; the next iteration of the sampler continues from there.
 
-    Raises ``ValueError`` for a state within an iteration if there is no sampler yet.
+    Raises ``ValueError`` for a state within an iteration if there is no sampler yet, and for
+    another policy or other settings.
     """
     sampler, iteration = policy._sampler, state["iteration"]
     if iteration is not None and sampler is None:
@@ -35,6 +39,16 @@ def restore(policy: Policy, state: Mapping[str, Any]) -> None:
             f"the checkpoint of {type(policy).__name__} lies within an epoch, but there is no"
             " sampler that could continue it: call policy.sampler(data, epochs=...) before loading"
         )
-    policy.load_state_dict(state["policy"])
+    load(policy, state)
     if sampler is not None:
         sampler.resume(iteration)
+
+
+def load(policy: Policy, state: Mapping[str, Any]) -> None:
+    """Restore ``policy``, without a sampler; ``ValueError`` for another one or other settings."""
+    check_same({"policy": state["made"]}, {"policy": _made(policy)}, "the checkpoint")
+    policy.load_state_dict(state["policy"])
+
+
+def _made(policy: Policy) -> dict[str, Any]:
+    return {name: value for name, value in plain(policy).items() if name not in STEERED}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from accelerate import Accelerator
-from accelerate.data_loader import BatchSamplerShard
 
 from astkit.gating import Policy
 from astkit.integrations import restore, saved
@@ -17,17 +16,9 @@ def register(accelerator: Accelerator, policy: Policy, loader: Any = None) -> No
     ``loader``: that of a policy that selects before loading. A prepared loader draws one batch
     ahead; the saved position is that of the last batch passed to ``policy.mean``, and the iteration
     that follows ``load_state`` continues there, without ``skip_first_batches``. With several
-    processes, the policy's sampler yields the share of each, so the loader must not be prepared.
-
-    Raises ``ValueError`` for a prepared loader in one of several processes.
+    processes, the policy's sampler yields the share of each, so the loader must not be prepared:
+    ``policy.mean`` refuses its batches.
     """
-    sharded = isinstance(getattr(loader, "batch_sampler", None), BatchSamplerShard)
-    if sharded and policy._sampler is not None:
-        raise ValueError(
-            "the loader is prepared, so Accelerate divides rows that the policy's sampler has"
-            f" divided among the {accelerator.num_processes} processes already: leave the loader"
-            " out of accelerator.prepare, and move its batches to accelerator.device"
-        )
     accelerator.register_for_checkpointing(_Checkpointed(policy, loader))
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, IterableDataset
-from transformers import Trainer, TrainerCallback, TrainerState
+from transformers import Trainer, TrainerState
 from transformers.trainer_utils import get_last_checkpoint
 
 from astkit.datasets import indexed
@@ -22,9 +22,9 @@ from astkit.datasets.batch import IGNORED, count_rows, take_rows, tensors
 from astkit.gating import Criterion, Policy, Scored, Selection, cross_entropy_rows, token_losses
 from astkit.gating.epoch import PolicySampler
 from astkit.gating.losses import logits_of, reduced, single
-from astkit.gating.policy import overrides
-from astkit.gating.selection import evaluating
-from astkit.integrations import saved
+from astkit.gating.policy import as_policy, overrides
+from astkit.gating.selection import checked, evaluating
+from astkit.integrations import load, saved
 from astkit.trainers import checkpoint
 
 INDEX, SCALE = "astkit_index", "astkit_scale"  # keys of a batch
@@ -40,19 +40,26 @@ class PolicyTrainer(Trainer):
     every row is selected, the loss equals the model's own. Checkpoints contain the policy's state.
 
     Args:
-        policy: selects before loading, after scoring, or both; before loading, or with per-sample
-            state, the data set needs a length, and the policy determines the order of the rows.
+        policy: a policy, its name or mapping; ``None`` selects every row. Before loading, or with
+            per-sample state, the data set needs a length, and the policy determines the order of
+            the rows; ``eval_dataset``, unless it is a mapping, is the validation data of a policy
+            that plans for them.
         criterion: ``(outputs, batch) -> [rows]``, or token losses and their mask. By default the
             one whose mean over the first batch is the loss that the model returns: cross-entropy,
-            with or without shifted labels. Cross-entropy if the model returns no loss.
+            with shifted labels if the first label of a row has no part in that loss. Cross-entropy
+            if the model returns no loss.
 
     Raises ``ValueError`` for ``compute_loss_func`` and ``label_smoothing_factor``, for data without
-    a length where it is needed, for a model with another loss and no criterion, and on resume for a
-    checkpoint without a policy's state.
+    a length where it is needed, for a model with another loss or a first batch without labels and
+    no criterion, and on resume for a checkpoint without the state of such a policy.
     """
 
     def __init__(
-        self, *args: Any, policy: Policy, criterion: Criterion | None = None, **options: Any
+        self,
+        *args: Any,
+        policy: Policy | str | Mapping[str, Any] | None,
+        criterion: Criterion | None = None,
+        **options: Any,
     ) -> None:
         super().__init__(*args, **options)
         if self.compute_loss_func is not None or self.args.label_smoothing_factor:
@@ -60,17 +67,18 @@ class PolicyTrainer(Trainer):
                 "compute_loss_func and label_smoothing_factor average over rows, but a policy needs"
                 " one loss per row: pass criterion=(outputs, batch) -> [rows]"
             )
-        self.policy, self.criterion, self.resumed_step = policy, criterion, 0
+        self.policy = as_policy(policy, self.args.seed) or Policy()
+        self.criterion, self.resumed_step = criterion, 0
         self._iteration: dict[str, Any] | None = None
         config = getattr(self.model, "config", None)
         self.labels_are_inputs = getattr(config, "is_encoder_decoder", False)
-        self.add_callback(_Saving(self))
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         loader: DataLoader[Any] = super().get_train_dataloader()
         policy, rows = self.policy, loader.dataset
         if overrides(policy, "plan"):
-            sampler = policy.sampler(rows, epochs=1)
+            held = None if isinstance(self.eval_dataset, Mapping) else self.eval_dataset
+            sampler = policy.sampler(rows, epochs=1, validation=held)
         elif policy.needs_index:
             sampler = policy._sampler = PolicySampler(policy, indexed(rows), epochs=1)
         else:
@@ -133,13 +141,13 @@ class PolicyTrainer(Trainer):
             own = _own_loss(outputs)
             if own is None:
                 return cross_entropy_rows
-            for criterion in (causal_losses, cross_entropy_rows):
-                with suppress(ValueError):  # labels of another shape or kind
-                    losses, counts = _rows(criterion, outputs, batch)
-                    mean = float((losses * counts).sum() / counts.sum())
-                    rounding = max(1e-4, 4 * torch.finfo(own.dtype).eps)
-                    if math.isclose(mean, float(own), rel_tol=rounding):
-                        return criterion
+            criterion = causal_losses if _shifts(model, batch) else cross_entropy_rows
+            with suppress(ValueError):  # labels of another shape or kind
+                losses, counts = _rows(criterion, outputs, batch)
+                mean = float((losses * counts).sum() / counts.sum())
+                rounding = max(1e-4, 4 * torch.finfo(own.dtype).eps)
+                if math.isclose(mean, float(own), rel_tol=rounding):
+                    return criterion
         raise ValueError(
             f"{type(model).__name__} returns the loss {float(own):.6g} for the first batch, which"
             " is not the cross-entropy of its labels: pass criterion=(outputs, batch) -> [rows], or"
@@ -167,9 +175,10 @@ class PolicyTrainer(Trainer):
             chosen = self.policy.choose(batch)
         if chosen is None:
             return Selection(torch.arange(rows, device=next(tensors(inputs)).device))
+        chosen = checked(chosen, rows, self.policy)
         if not len(chosen):  # a step without gradient
             return replace(chosen.padded(), normaliser=1.0)
-        return chosen.check(rows, self.policy)
+        return chosen
 
     def train(self, resume_from_checkpoint: Any = None, *args: Any, **options: Any) -> Any:
         latest = resume_from_checkpoint is True
@@ -182,13 +191,20 @@ class PolicyTrainer(Trainer):
                     f"{folder} has no {path.name}: resume a complete checkpoint of a PolicyTrainer"
                 )
             state = checkpoint.read(path)
+            load(self.policy, state)
             self._iteration = state["iteration"]
-            self.policy.load_state_dict(state["policy"])
             trained = TrainerState.load_from_json(str(Path(folder) / "trainer_state.json"))
             self.resumed_step = trained.global_step
         result = super().train(resume_from_checkpoint, *args, **options)
         self.policy.exchange()
         return result
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        super()._save_checkpoint(model, trial)
+        held = saved(self.policy)
+        if self.is_world_process_zero():
+            folder = Path(self._get_output_dir(trial)) / f"checkpoint-{self.state.global_step}"
+            checkpoint.write(folder / STATE, held)
 
 
 def causal_losses(outputs: Any, batch: Any) -> tuple[Tensor, Tensor]:
@@ -208,6 +224,29 @@ def _own_loss(outputs: Any) -> Any:
     return loss.mean() if isinstance(loss, Tensor) and loss.ndim < 2 else None
 
 
+def _shifts(model: nn.Module, batch: Mapping[str, Any]) -> bool:
+    """Whether the first label of each row has no part in the loss that ``model`` returns.
+
+    Raises ``ValueError`` if all labels are ignored.
+    """
+    labels = batch.get("labels")
+    if not isinstance(labels, Tensor) or labels.is_floating_point():
+        return False
+    real = labels[labels != IGNORED]
+    if not len(real):
+        raise ValueError(
+            "all labels of the first batch are -100, so its loss does not tell how the model's is"
+            " computed: pass criterion=causal_losses of this module for shifted labels, or"
+            " criterion=cross_entropy_rows of astkit.gating"
+        )
+    if labels.ndim != 2:
+        return False
+    first = torch.full_like(labels, IGNORED)
+    first[:, 0] = real[0]
+    own = _own_loss(model(**{**batch, "labels": first}))
+    return not bool(own.isfinite() and own > 0)
+
+
 def _rows(criterion: Criterion, outputs: Any, batch: Any) -> tuple[Tensor, Tensor]:
     """Mean loss of the labels of each row, ``[rows]``, and their numbers."""
     tokens, mask = token_losses(criterion, outputs, batch)
@@ -215,20 +254,6 @@ def _rows(criterion: Criterion, outputs: Any, batch: Any) -> tuple[Tensor, Tenso
     if tokens.ndim == 1 and "labels" in batch:  # which the Trainer counts in an accumulated step
         real = batch["labels"] != IGNORED
     return reduced(tokens, mask), real.reshape(len(tokens), -1).sum(1)
-
-
-class _Saving(TrainerCallback):
-    """Writes the policy's state into each checkpoint."""
-
-    def __init__(self, trainer: PolicyTrainer) -> None:
-        self.trainer = trainer
-
-    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        held = saved(self.trainer.policy)
-        if state.is_world_process_zero:
-            checkpoint.write(
-                Path(args.output_dir) / f"checkpoint-{state.global_step}" / STATE, held
-            )
 
 
 class _Stream(IterableDataset[Any]):

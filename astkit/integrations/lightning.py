@@ -7,7 +7,6 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from astkit.gating import Policy
-from astkit.gating.epoch import PolicySampler
 from astkit.gating.policy import overrides
 from astkit.integrations import restore, saved
 
@@ -24,10 +23,16 @@ class PolicyCallback(Callback):
     schedules per step therefore need ``Trainer(max_steps=...)``. A run resumed from a checkpoint
     within an epoch continues with the rows of this epoch that are left.
 
-    Raises ``ValueError`` at the start of training if the loader does not use the policy's sampler.
+    Raises ``ValueError`` for anything but a policy, and at the start of training if the loader does
+    not use its sampler.
     """
 
     def __init__(self, policy: Policy) -> None:
+        if not isinstance(policy, Policy):  # a policy made here would not be the one that selects
+            raise ValueError(
+                f"policy is {policy!r}: pass the policy that the training step uses, such as"
+                " InfoBatch()"
+            )
         self.policy = policy
         self._epoch_over = False
         policy.sized = False
@@ -35,10 +40,10 @@ class PolicyCallback(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         loader: Any = trainer.train_dataloader
         sampler = getattr(loader, "sampler", None)
-        if overrides(self.policy, "plan") and not isinstance(sampler, PolicySampler):
+        if overrides(self.policy, "plan") and sampler is not self.policy._sampler:
             raise ValueError(
-                f"the training loader has the sampler {type(sampler).__name__}, not that of"
-                f" {type(self.policy).__name__}: give the DataLoader of indexed(data)"
+                f"the training loader has a {type(sampler).__name__} that is not the sampler of"
+                f" this {type(self.policy).__name__}: give the DataLoader of indexed(data)"
                 " sampler=policy.sampler(data, epochs=...), and pass"
                 " Trainer(use_distributed_sampler=False)"
             )

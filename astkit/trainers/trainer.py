@@ -23,7 +23,7 @@ from astkit.datasets.foreign import is_dataset, opened
 from astkit.gating.gate import Gate
 from astkit.gating.losses import Criterion, cross_entropy_rows, token_losses
 from astkit.gating.policy import Policy, as_policy, overrides
-from astkit.gating.selection import Scored, evaluating
+from astkit.gating.selection import Scored, checked, evaluating
 from astkit.names import refuse_removed
 from astkit.profiling.energy import EnergyMeter
 from astkit.profiling.flops import BatchFlops, FlopCache, count_flops, shape_of
@@ -356,7 +356,7 @@ class Trainer:
             if chosen is None:
                 chosen = seen.select(torch.arange(seen.rows))
             if not isinstance(self.policy, Gate):  # whose check would wait for the device
-                chosen.check(seen.rows, self.policy)
+                chosen = checked(chosen, seen.rows, self.policy)
             if self._processes > 1 and not len(chosen):
                 chosen = chosen.padded()
             part, weights = batch.take(chosen.index), chosen.weight

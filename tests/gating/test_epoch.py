@@ -170,3 +170,37 @@ def test_an_interrupted_iteration_continues_with_the_rows_that_are_left(stop: in
     later.sampler(range(40), epochs=3).resume(saved[1])
     assert [*found, *batches(later)] == whole
     assert {lr for _, _, lr in whole} != {1.0}
+    with pytest.raises(ValueError, match=r"epoch to resume has 40 rows .* data has 41: pass the d"):
+        Recalled().sampler(range(41), epochs=3).resume(saved[1])
+
+
+def test_rows_that_are_divided_among_the_processes_again_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("astkit.distributed.world", lambda: 2)
+    monkeypatch.setattr("astkit.distributed.rank", lambda: 1)
+    policy = RandomSubset(1.0)
+    rows = torch.tensor(list(policy.sampler(range(24), epochs=1)))
+    policy.mean(torch.ones(4), rows[:4])
+    with pytest.raises(ValueError, match=r"^4 rows that this process drew were skipped: .*prepare"):
+        policy.mean(torch.ones(4), rows[8:])
+
+
+@pytest.mark.parametrize("weight", [1.0, 2.0])
+@pytest.mark.parametrize("kind", [Kept, Recalled])
+def test_an_epoch_that_is_not_trained_by_its_policy_is_told(
+    kind: type[Policy], weight: float, recwarn: pytest.WarningsRecorder
+) -> None:
+    class Weighing(kind):  # type: ignore[misc, valid-type]
+        def plan(self, run: RunInfo) -> Selection:
+            weights = torch.full((len(run.rows),), weight)
+            return Selection(run.rows, weights, normaliser=len(run.rows))
+
+    policy = Weighing()
+    sampler = policy.sampler(range(40), epochs=3)
+    index = torch.tensor(list(sampler))
+    policy.mean(torch.ones(40), index)
+    for told in (0, int(kind is Recalled or weight != 1)):
+        list(sampler)
+        assert len(recwarn) == told
+    assert not told or "no batch of the last epoch of Weighing was" in str(recwarn[0].message)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
 
 from astkit import RandomSubset
 from astkit.datasets import indexed
-from astkit.gating import Policy, RunInfo, Selection, Visit
+from astkit.gating import Policy, RunInfo, Scored, Selection, Visit
 from astkit.gating.policies.infobatch import InfoBatch
 from astkit.trainers import TrainConfig, Trainer
 from tests.integrations.loops import make_model
@@ -76,7 +77,7 @@ def loop(
 
 
 def loader_of(
-    policy: Policy, data: Any = PAIRS, epochs: int = 10, size: int = 8, **options: Any
+    policy: Policy, data: Any = PAIRS, epochs: float = 10, size: int = 8, **options: Any
 ) -> DataLoader[Any]:
     sampler = policy.sampler(data, epochs=epochs)
     return DataLoader(indexed(data), batch_size=size, sampler=sampler, **options)
@@ -185,12 +186,48 @@ def test_a_batch_that_was_not_drawn_or_comes_twice_is_refused() -> None:
             policy.mean(torch.ones(len(wrong)), wrong)
 
 
-def test_a_schedule_that_is_over_says_so_once() -> None:
+@pytest.mark.parametrize(("epochs", "over"), [(4, []), (2, [2]), (1.5, [1.5]), (1, [1])])
+def test_a_schedule_that_is_over_says_so_once(epochs: float, over: list[float]) -> None:
     policy = InfoBatch()
-    loader = loader_of(policy, epochs=2)
-    loop(policy, loader, 2)
-    with pytest.warns(UserWarning, match="InfoBatch has completed its 2 epochs.*raise"):
-        list(loader)
+    policy.begun = 2
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("default")
+        loop(policy, loader_of(policy, epochs=epochs), 2)
+    found = [str(each.message) for each in told]
+    assert [each[: each.index(", so")] for each in found] == [
+        f"InfoBatch has completed its {number} epochs" for number in over
+    ]
+
+
+class Both(Rounds):
+    """Plans as `Rounds` does, and trains on the first half of each batch."""
+
+    def choose(self, batch: Scored) -> Selection:
+        return batch.select(torch.arange(batch.rows // 2))
+
+
+def test_a_policy_that_plans_and_chooses_keeps_weights_and_position() -> None:
+    policy, model = Both(), make_model()
+    policy.begun = 2  # so the weights of its plan are 3
+    drawn = list(loader_of(policy))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for number, (index, (x, y)) in enumerate(drawn[:2]):
+            chosen, losses = policy(model, x, y, index), torch.rand(4)
+            assert chosen.mean(losses).item() == pytest.approx(3 * losses.mean().item())
+            assert policy._sampler is not None
+            assert policy._sampler.iteration()["done"] == 8 * (number + 1)
+            assert bool(policy.told.any()) == bool(number)  # the batch before was observed
+            policy.report_batch(losses, index[chosen.index], None, None)
+    with pytest.raises(ValueError, match="Both needs the index of each row, but got none"):
+        policy(model, *drawn[2][1])
+
+
+def test_a_policy_that_is_told_no_losses_says_so() -> None:
+    policy, (index, (x, y)) = Both(), next(iter(loader_of(Both())))
+    policy(make_model(), x, y, index)
+    with pytest.warns(UserWarning, match="Both learns from losses, but none were reported"):
+        policy(make_model(), x, y, index)
 
 
 def test_outputs_reach_a_policy_that_needs_them() -> None:

@@ -381,6 +381,22 @@ def test_rows_without_a_finite_score_weigh_nothing_and_cannot_spoil_the_mean() -
     assert math.isnan(float(lost.mean(lost.take(torch.full((8,), math.nan)))))
 
 
+class High(LogIntegral):
+    def threshold(self, scores: Tensor, quota: int) -> float:
+        self.value = 9.0
+        return self.value
+
+
+@pytest.mark.parametrize("controller", [High(0.01), "top_k"])
+def test_a_process_that_selects_no_row_takes_one_with_a_finite_score(
+    controller: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("astkit.distributed.world", lambda: 2)
+    gate = Gate(0.01, controller=controller, fallback=0)
+    chosen = gate.select(torch.tensor([math.nan, 2.0, 1.0]))
+    assert (chosen.index.tolist(), chosen.weight.tolist()) == ([1], [0.0])
+
+
 SYNC_FREE = ["loss", "contrast", "confidence", "entropy", "margin"]
 READERS = ("item", "__bool__", "__float__", "__int__", "__index__", "tolist", "nonzero", "cpu")
 

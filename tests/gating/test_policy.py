@@ -81,6 +81,11 @@ class Choosing(Policy):
         return self.chosen
 
 
+class Planning(Choosing):
+    def plan(self, run: RunInfo) -> Selection:
+        return self.chosen
+
+
 class Watching(Policy):
     needs_outputs = True
 
@@ -107,12 +112,18 @@ def watching() -> Any:
     return policy.mean(torch.ones(3), torch.arange(3))
 
 
+def mean_of(losses: Any) -> Any:
+    policy = RandomSubset(1.0)
+    rows = list(policy.sampler(range(3), epochs=np.int64(2)))
+    return policy.mean(losses, torch.tensor(rows))
+
+
 ERRORS: dict[str, tuple[Callable[[], Any], str]] = {
     "an empty batch": (lambda: Gate()(nn.Linear(6, 3), X[:0], Y[:0]), r"at least one row"),
     "rows that do not exist": (lambda: choose(3, 48), r"selected rows 3 to 48 of 48, .*0 to"),
     "no index": (
         lambda: Gate(score="el2n")(nn.Linear(6, 3), X, Y),
-        r"Gate keeps per-sample state, but got no index: use a DataLoader of indexed\(data\)",
+        r"Gate needs the index of each row, but got none: use a DataLoader of indexed\(data\)",
     ),
     "no index, in a trainer": (
         lambda: Trainer(nn.Linear(6, 3), [(X, Y)], policy=Gate(score="el2n"), epochs=1).run(),
@@ -145,7 +156,22 @@ ERRORS: dict[str, tuple[Callable[[], Any], str]] = {
         "RandomSubset has no sampler: give the DataLoader sampler=policy.sampler",
     ),
     "no length": (lambda: RandomSubset(0.5).sampler(iter([1]), 1), "without a length.*map-style"),
-    "no epochs": (lambda: RandomSubset(0.5).sampler(DATA, epochs=0), "epochs is 0: give the"),
+    "no epochs": (lambda: RandomSubset(0.5).sampler(DATA, epochs=0), "epochs is 0: give a number"),
+    "rows as a list": (lambda: Selection([0, 1]), "index of a Selection is a list: give int64"),  # type: ignore[arg-type]
+    "a plan of rows": (
+        lambda: list(Planning(torch.arange(2)).sampler(DATA, epochs=1)),  # type: ignore[arg-type]
+        r"Planning gave a Tensor: return Selection\(rows\), or None for all rows",
+    ),
+    "a choice of rows": (
+        lambda: Choosing(torch.arange(2))(nn.Linear(6, 3), X, Y),  # type: ignore[arg-type]
+        "Choosing gave a Tensor: return Selection",
+    ),
+    "losses as a list": (lambda: mean_of([1.0] * 3), "losses has shape list and index .3.: pass"),
+    "one mean loss": (lambda: mean_of(torch.ones(())), r"losses has shape \[\] and index \[3\]"),
+    "another state": (
+        lambda: RandomSubset(0.5).load_state_dict({}),
+        r"the state has no begun: pass what the state_dict\(\) of a RandomSubset returned",
+    ),
     "nothing to steer": (lambda: RandomSubset(0.5).steer("rate", 1), "RandomSubset has no setting"),
 }
 

@@ -112,6 +112,10 @@ CHECKED: dict[str, tuple[dict[str, Any], str]] = {
     "row 5": ({"index": torch.tensor([5])}, "selected rows 5 to 5 of 5, .* select from 0 to 4"),
     "row -1": ({"index": torch.tensor([2, -1])}, "selected rows -1 to 2 of 5"),
     "scored": ({"score_only": torch.tensor([9])}, "selected rows 9 to 9 of 5"),
+    **{
+        f"lr_factor {value}": ({"lr_factor": value}, f"the lr_factor {value}: give a finite")
+        for value in (0.0, -1.0, math.nan, math.inf)
+    },
     "weights per token": ({"weight": torch.ones(2, 7)}, r"2 rows weights of shape \[2, 7\]"),
     "one weight": ({"weight": torch.ones(1)}, r"2 rows weights of shape \[1\]"),
     **{
@@ -184,7 +188,8 @@ def test_predictions_are_those_of_the_likeliest_class() -> None:
         float(row[label]) if label >= 0 else 0.0 for row, label in zip(shares, labels, strict=True)
     ]
     assert own.tolist() == pytest.approx(expected)
-    assert predictions(outputs, torch.randn(8, 3)) == (None, None, None, None)
+    for other in ((outputs, torch.randn(8, 3)), (outputs[:, :1], Y > 1), (outputs[:, :1], Y)):
+        assert predictions(*other) == (None, None, None, None)
 
 
 def test_outputs_that_are_known_are_not_computed() -> None:

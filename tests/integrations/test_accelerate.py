@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -83,17 +82,3 @@ def test_a_resumed_run_equals_the_uninterrupted_one(
     later.accelerator.load_state(tmp_path)
     assert_same(later.train(whole.left), expected, atol=0)
     assert later.rows == whole.rows[step:]
-
-
-def test_a_loader_that_divides_rows_again_is_refused() -> None:
-    pytest.importorskip("accelerate", reason="accelerate is not installed")
-    from accelerate.data_loader import prepare_data_loader
-
-    from astkit.integrations.accelerate import register
-
-    policy = POLICIES["random"]()
-    loader = DataLoader(indexed(PAIRS), BATCH, sampler=policy.sampler(PAIRS, epochs=1))
-    divided = prepare_data_loader(loader, num_processes=2, process_index=0)
-    accelerator: Any = SimpleNamespace(num_processes=2)
-    with pytest.raises(ValueError, match="divided among the 2 processes already: leave the loader"):
-        register(accelerator, policy, divided)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from astkit import RandomSubset, TrainConfig, Trainer
+from astkit import Gate, Policy, RandomSubset, TrainConfig, Trainer
 from astkit.gating.policies.infobatch import InfoBatch
 from astkit.integrations import restore, saved
 from tests.integrations.loops import assert_same
@@ -86,3 +86,23 @@ def test_a_state_within_an_epoch_needs_the_sampler_that_continues_it() -> None:
     sampler = later.sampler(range(8), epochs=2)
     restore(later, state)
     assert list(sampler) == rows[2:]
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        (RandomSubset(0.5, seed=1), r"with another policy \(seed was 0 and is 1\): restore it"),
+        (InfoBatch(), r"with another policy \(class was 'RandomSubset' and is 'InfoBatch', "),
+    ],
+)
+def test_the_state_of_another_policy_is_refused(other: Policy, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        restore(other, saved(RandomSubset(0.5)))
+
+
+def test_what_was_steered_is_no_other_policy() -> None:
+    gate, later = Gate(0.5), Gate(0.5)
+    gate.steer("controller", "top_k")
+    gate.target_rate = 0.25
+    restore(later, saved(gate))
+    assert (later.target_rate, type(later.controller).__name__) == (0.25, "TopK")

@@ -58,7 +58,7 @@ def language_model(kind: str = "llama", dropout: float = 0.0) -> Any:
         return transformers.AutoModelForCausalLM.from_config(config)
 
 
-def trainer_of(policy: Policy | None, folder: Path, model: Any, data: Any, **options: Any) -> Any:
+def trainer_of(policy: Any, folder: Path, model: Any, data: Any, **options: Any) -> Any:
     import transformers
 
     from astkit.integrations.huggingface import PolicyTrainer
@@ -196,6 +196,41 @@ def test_a_second_run_into_a_folder_is_resumed_from_its_own_checkpoint(tmp_path:
     assert trainer.resumed_step == 1
     trainer.train()
     assert trainer.resumed_step == 0
+
+
+@pytest.mark.parametrize(
+    ("policy", "rows", "words"),
+    [
+        (RandomSubset(0.4), N, r"another policy \(rate was 0.5 and is 0.4\)"),
+        (RandomSubset(0.5), N - 1, f"epoch to resume has {N} rows .* but data has {N - 1}: pass"),
+    ],
+)
+def test_another_run_is_not_resumed(policy: Any, rows: int, words: str, tmp_path: Path) -> None:
+    saving = {"max_steps": 1, "save_strategy": "steps", "save_steps": 1}
+    data = texts(padded=True)
+    trainer_of(RandomSubset(0.5), tmp_path, language_model(), data, **saving).train()
+    later = trainer_of(policy, tmp_path, language_model(), texts(padded=True, count=rows))
+    with pytest.raises(ValueError, match=words):
+        later.train(resume_from_checkpoint=True)
+
+
+def test_a_trial_of_a_search_keeps_its_state_in_its_own_checkpoint(tmp_path: Path) -> None:
+    saving = {"max_steps": 1, "save_strategy": "steps", "save_steps": 1}
+    trainer = trainer_of("gate", tmp_path, language_model(), texts(padded=True), **saving)
+    trainer._get_output_dir = lambda trial: str(tmp_path / "run-0")
+    trainer.train()
+    assert [path.parent for path in tmp_path.rglob("policy.json")] == [
+        tmp_path / "run-0" / "checkpoint-1"
+    ]
+
+
+def test_a_policy_is_given_the_data_of_evaluation(tmp_path: Path) -> None:
+    held = texts(padded=True, count=4)
+    trainer = trainer_of(RandomSubset(0.5), tmp_path, language_model(), texts(padded=True))
+    for given, target in ((held, held), ({"a": held}, None), (None, None)):
+        trainer.eval_dataset = given
+        trainer.get_train_dataloader()
+        assert trainer.policy._sampler.epoch.facts["target"] is target
 
 
 def test_refusals(tmp_path: Path) -> None:

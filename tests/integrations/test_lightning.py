@@ -128,5 +128,14 @@ def test_a_resumed_run_equals_the_uninterrupted_one(name: str, place: str, tmp_p
 
 def test_a_loader_without_the_policys_sampler_is_refused(tmp_path: Path) -> None:
     other = DataLoader(indexed(PAIRS), BATCH)
-    with pytest.raises(ValueError, match=r"sampler SequentialSampler, not that of RandomSubset"):
-        fit(POLICIES["random"](), tmp_path, loader=other)
+    twin = DataLoader(indexed(PAIRS), BATCH, sampler=POLICIES["random"]().sampler(PAIRS, 4))
+    for loader, name in ((other, "SequentialSampler"), (twin, "PolicySampler")):
+        with pytest.raises(ValueError, match=f"{name} that is not the sampler of this RandomSubs"):
+            fit(POLICIES["random"](), tmp_path, loader=loader)
+
+
+def test_a_name_is_no_policy_that_the_training_step_could_use() -> None:
+    from astkit.integrations.lightning import PolicyCallback
+
+    with pytest.raises(ValueError, match="policy is 'infobatch': pass the policy that the train"):
+        PolicyCallback("infobatch")  # type: ignore[arg-type]

@@ -113,6 +113,32 @@ def test_with_every_row_the_objective_is_the_models_own(
     assert_same(*trained)
 
 
+def tagger() -> Any:
+    import transformers
+
+    return transformers.BertForTokenClassification(transformers.BertConfig(**SIZES, num_labels=5))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("head", [0.0, 1.0])
+@pytest.mark.parametrize(("kind", "shifted"), [(tagger, False), (mixtral, True)])
+def test_labels_are_shifted_where_the_models_loss_shifts_them(
+    kind: Any, shifted: bool, head: float, dtype: torch.dtype, tmp_path: Path
+) -> None:
+    """Also where shifting changes nothing within rounding, as with a head of zeros."""
+    model = made(kind).to(dtype)
+    (model.classifier if kind is tagger else model.lm_head).weight.data.mul_(head)
+    trainer = trainer_of(Gate(0.5), tmp_path, model, rows_of("tokens"))
+    labels = TOKENS % 5
+    labels[:, 0] = -100  # as that of a special token is
+    batch = {"input_ids": TOKENS, "labels": labels}
+    criterion = trainer._default_criterion(model, batch)
+    assert criterion.__name__ == ("causal_losses" if shifted else "cross_entropy_rows")
+    batch["labels"] = torch.full_like(TOKENS, -100)
+    with pytest.raises(ValueError, match=r"^all labels of the first batch are -100, .*pass crit"):
+        trainer._default_criterion(model, batch)
+
+
 @pytest.mark.parametrize("kind", ["labels", "router"])
 def test_another_loss_needs_a_criterion(kind: str, tmp_path: Path) -> None:
     trainer = trainer_of(Gate(0.5), tmp_path, made(MODELS[kind]), rows_of(kind), max_steps=1)
