@@ -153,7 +153,7 @@ def metrics(folder):
 
 def read_metrics(folder, path):
     metrics(path.parent)
-    MetricsFile(path).load_state_dict({"lines": 2})
+    MetricsFile(path).load_state_dict({"file": path.name, "lines": 2})
 
 
 def trainer(folder, resume):
