@@ -59,8 +59,6 @@ def run(options: argparse.Namespace) -> None:
 
     if options.seeds < 1:
         raise ValueError(f"--seeds is {options.seeds}: give 1 or more")
-    if options.out is not None and options.out.is_file():
-        raise ValueError(f"--out is {options.out}, which is a file: name a folder")
     options.resumes = options.out is not None
     task = _task(options)
     task["policies"] = [_policy(text) for text in options.policies]

@@ -127,6 +127,8 @@ def compare(
     task, methods = checked_task(values), checked_methods(policies)
     temporary = tempfile.TemporaryDirectory(prefix="astkit-") if out is None else None
     folder = Path(str(out) if temporary is None else temporary.name)
+    if folder.is_file():
+        raise ValueError(f"out is {folder}, which is a file: name a folder")
     folder.mkdir(parents=True, exist_ok=True)
     try:
         lock = FileLock(folder / ".lock").acquire(timeout=0)

@@ -30,7 +30,7 @@ from astkit import distributed
 from astkit.files import write_atomic
 from astkit.gating.controllers import FROM_0, check_count, check_number
 
-FORMAT = 3
+FORMAT = 4
 PARTS = ("run", "model", "optimizer", "trainer")
 PATIENCE = 6.0  # seconds; loader workers exit after their parent process dies
 EXPANSION, ALWAYS = 20, 64 << 20
@@ -224,6 +224,8 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
         if not path.is_file():
             raise DamagedError(f"{path} is not a regular file")
         head = json.loads(path.read_bytes())
+        if head["format"] != FORMAT:
+            raise DamagedError(f"{path} was written by another version of astkit")
         name = Path(head["file"]).name  # beside the JSON file, whatever it says
         if path.with_name(name).exists() and not path.with_name(name).is_file():
             raise DamagedError(f"{path.with_name(name)} is not a regular file")

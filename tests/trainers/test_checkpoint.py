@@ -568,7 +568,8 @@ def named(folder: Path, content: bytes, ending: str = "", tree: Any = None) -> P
     """A checkpoint whose digest fits the ``content`` of its tensors."""
     tensors = folder / f"some.safetensors{ending}"
     tensors.write_bytes(content)
-    head = {"format": 3, "file": tensors.name, "state": {} if tree is None else tree}
+    state = {} if tree is None else tree
+    head = {"format": checkpoint.FORMAT, "file": tensors.name, "state": state}
     path = folder / "some.json"
     path.write_text(json.dumps({**head, "sha256": checkpoint._digest(content, head)}))
     return path
@@ -580,6 +581,13 @@ class Malice:
 
     def __reduce__(self) -> Any:
         return os.mkdir, (str(self.target),)
+
+
+def test_another_format_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = checkpoint.write(tmp_path / "some", {})
+    monkeypatch.setattr(checkpoint, "FORMAT", checkpoint.FORMAT + 1)
+    with pytest.raises(DamagedError, match=r"some.json was written by another version of astkit"):
+        checkpoint.read(path)
 
 
 def test_a_pickle_is_not_executed_even_with_a_fitting_digest(tmp_path: Path) -> None:

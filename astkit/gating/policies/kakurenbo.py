@@ -50,7 +50,7 @@ class Kakurenbo(LastLoss):
             self.sure = torch.zeros(run.samples, dtype=torch.bool)
         share = self.hidden * (1, 0.8, 0.6, 0.4)[sum(run.progress >= p for p in (0.3, 0.6, 0.8))]
         hide = torch.zeros(rows, dtype=torch.bool)
-        hide[losses.topk(int(share * rows), largest=False, sorted=False).indices] = True
+        hide[losses.topk(int(share * rows + 1e-9), largest=False, sorted=False).indices] = True
         hide &= self.sure[run.rows]
         hidden = run.rows[hide]
         self.sure[hidden] = False  # until it is scored at the end of the round
