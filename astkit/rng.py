@@ -25,7 +25,7 @@ def derive(*key: int | str) -> int:
     Whole numbers of NumPy and torch count as those of Python; ``TypeError`` for other numbers.
     """
     # equal seeds must give equal numbers, but repr tells their types apart
-    parts = [part if isinstance(part, str) else operator.index(part) for part in key]
+    parts = [str(part) if isinstance(part, str) else operator.index(part) for part in key]
     digest = hashlib.blake2b(repr(tuple(parts)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
 

@@ -96,6 +96,6 @@ def _policy(text: str) -> dict[str, Any]:
     from astkit.runs.notebook import assignments, literal
 
     name, _, rest = text.partition(":")
-    parts = re.split(r",(?=\s*\w+=)", rest) if rest else []  # a list may contain commas
+    parts = re.split(r",(?=\s*\w+=)", rest.rstrip(",")) if rest else []  # a list may contain commas
     given = assignments([f"name={name}", *parts], f"--policies {text}")
     return {key: value if key == "name" else literal(value) for key, value in given.items()}

@@ -230,7 +230,7 @@ class Comparison:
     # --- how it is shown ---
 
     def picture(self) -> Picture:
-        """The differences that the verdicts are computed from, with their intervals."""
+        """The differences of the verdicts, with intervals; ``ValueError`` if none is known."""
         drawn = pictures(self.entries, self.verdicts, self.test_rows)
         if FOREST not in drawn:
             raise ValueError("no method has a finite value beside dense training: see table()")

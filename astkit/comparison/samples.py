@@ -66,8 +66,10 @@ class Samples:
         self.trained, self.losses, self.name = trained, losses, name
         # the rows of a DataLoader are numbered in its data set, whichever it loads
         whole, rows, _ = inside(data.dataset if isinstance(data, DataLoader) else data)
-        names = getattr(whole, "classes", None)
-        self.classes = None if names is None or isinstance(names, Mapping) else list(names)
+        names: Any = getattr(whole, "classes", None)
+        self.classes: list[Any] | None = None
+        if hasattr(names, "__len__") and not isinstance(names, Mapping | str):
+            self.classes = list(names)
         self.data = whole if rows is None else Subset(whole, rows.tolist())
         self.labels = class_labels(self.data)
         some = predicted is not None and bool((predicted >= 0).any())  # none without classes

@@ -1,7 +1,7 @@
 """Statistics of a comparison: paired differences, their intervals over seeds and test rows, tests.
 
 Entries are those of `astkit.Comparison`: one mapping per method and seed. "dense" is the control,
-"random at 0.30" trains on random samples at that rate, "oracle" knows the truth about the data.
+"random at 0.30" trains on random samples at that rate.
 Needs scipy.
 """
 
@@ -28,7 +28,7 @@ POWER = 0.8  # probability with which an effect is to be shown
 NEAR = 0.1  # largest difference between the rates of a policy and of its random control, see there
 DRAWS = 200  # bootstrap samples of the test rows
 COSTS = {"flops": "FLOPs", "seconds": "time"}
-DENSE, RANDOM, ORACLE = "dense", "random at ", "oracle"
+DENSE, RANDOM = "dense", "random at "
 Rows = Callable[[Entry], Tensor | None]
 
 

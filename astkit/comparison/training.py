@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from astkit import rng
 from astkit.comparison.statistics import bootstrap_rows
+from astkit.comparison.verdict import unit
 from astkit.datasets import BatchSource, Loader, as_loader
 from astkit.datasets.batch import Batch, join
 from astkit.datasets.foreign import opened
@@ -126,10 +127,17 @@ class Task:
         """Value, name and direction (whether higher is better) of what is compared.
 
         The first of ``metrics``; without metrics, the accuracy of a classifier, else the mean loss.
+        Raises ``ValueError`` for an accuracy in percent.
         """
         if self.metrics:
             first = self.metrics[0]
-            return values[first.name], first.name, first.higher is not False
+            value = values[first.name]
+            if unit(first.name)[0] > 1 and abs(value) > 1:
+                raise ValueError(
+                    f"{first.name} has the value {value:g}: return shares from 0 to 1, or give the"
+                    " metric another name"
+                )
+            return value, first.name, first.higher is not False
         if values["accuracy"] is not None:
             return values["accuracy"], "accuracy", True
         return values["loss"], "loss", False

@@ -22,7 +22,6 @@ from astkit.comparison.statistics import (
     gaps,
     holm,
     is_control,
-    known,
     random_control,
     rows_needed,
     seeds_needed,
@@ -183,21 +182,14 @@ def judge(
     Outcomes are corrected for the number of policies: with a probability of at most 5 % any has the
     wrong sign, and of at most 2.5 % any "no gain" is wrong.
 
-    Raises ``ValueError`` if the dense runs are missing, a method has two entries for one seed, or
-    accuracies are no shares.
+    Raises ``ValueError`` if the dense runs are missing, or a method has two entries for one seed.
     """
     arms = by_arm(entries)
     policies = {name: arm for name, arm in arms.items() if not is_control(name)}
     if policies and DENSE not in arms:
         raise ValueError(f"entries hold no {DENSE!r} runs: train it for the same seeds")
-    if unit(metric)[0] > 1:
-        for value in known(entry["value"] for entry in entries):
-            if abs(value) > 1:
-                raise ValueError(
-                    f"{metric} has the value {value:g}: return shares from 0 to 1, or give the"
-                    " metric another name"
-                )
-        smallest_gain = SMALLEST_GAIN if smallest_gain is None else smallest_gain
+    if smallest_gain is None and unit(metric)[0] > 1:
+        smallest_gain = SMALLEST_GAIN
     dense, sign = arms.get(DENSE, {}), 1 if higher else -1
 
     def against(arm: Arm, control: Arm) -> Gaps:

@@ -13,13 +13,13 @@ Where an argument is "auto", rules decide how rows are loaded:
 from __future__ import annotations
 
 import copy
+import operator
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Literal, Protocol, Self, runtime_checkable
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -119,7 +119,7 @@ class Loader:
         self.data: Any = data
         self.collate_fn = collate_fn
         self.shuffle = shuffle
-        self.seed = seed
+        self.seed = operator.index(seed)
         self.drop_last = drop_last
         self.set_batch_size(batch_size)
         self._augment = Augment(augment)
@@ -134,8 +134,13 @@ class Loader:
 
         Raises ``ValueError`` if it is not positive, or if ``drop_last`` would leave no batch.
         """
-        if not isinstance(batch_size, int | np.integer) or batch_size < 1:
-            raise ValueError(f"batch_size is {batch_size!r}; pass a whole number, 1 or more.")
+        given = batch_size
+        try:
+            batch_size = operator.index(given)
+        except TypeError:
+            batch_size = 0
+        if batch_size < 1:
+            raise ValueError(f"batch_size is {given!r}; pass a whole number, 1 or more.")
         if self.drop_last and self.num_samples < batch_size:
             raise ValueError(
                 f"drop_last leaves no batch: batch_size is {batch_size}, and the data have "
@@ -235,7 +240,7 @@ class Loader:
         ``collate_fn``, ``ValueError`` for batches without rows, or that are no images where they
         are to be augmented or normalised, and ``IndexError`` for rows out of range.
         """
-        order = self.order(epoch) if order is None else order
+        order = self.order(epoch) if order is None else torch.as_tensor(order)
         if order.dtype != torch.int64 or order.ndim != 1:
             raise ValueError(
                 f"order is {order.dtype} of shape {list(order.shape)}; pass the numbers of rows,"

@@ -20,6 +20,7 @@ from astkit.datasets.images import Images, regular
 
 IMAGES, LABELS, CLASSES = "images.npy", "labels.npy", "classes.json"
 AGAIN = "write the folder again with write_mapped"
+MOST = 100_000  # classes without names
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,9 +59,9 @@ def write_mapped(
 
     ``data``: a map-style dataset of (image, label): uint8 ``[channels, height, width]`` and an
     integer; rows are read one at a time. ``classes``: their names, by default those of ``Images``
-    or the numbers of the labels, which must then be less than the number of rows. The folder is
-    created atomically, and not created after an error. Raises ``ValueError`` for rows of other
-    types or different shapes, for labels without a name, and for an existing folder.
+    or the numbers of the labels, which must then be less than `MOST`. The folder is created
+    atomically, and not created after an error. Raises ``ValueError`` for rows of other types or
+    different shapes, for labels without a name, and for an existing folder.
     """
     folder = Path(folder).expanduser().absolute()
     if folder.exists():
@@ -73,11 +74,8 @@ def write_mapped(
         if classes is None and isinstance(data, Images):
             classes = data.classes
         if classes is None:
-            if labels.max() >= len(labels):  # one large label would name millions of classes
-                raise ValueError(
-                    f"The largest label is {labels.max()} of {len(labels)} rows; pass classes, a"
-                    " name for each, or renumber the labels."
-                )
+            if labels.max() >= MOST:  # one large label would name millions of classes
+                raise ValueError(f"The largest label is {labels.max()}; renumber the labels.")
             classes = tuple(map(str, range(labels.max() + 1)))
         (temporary / CLASSES).write_text(json.dumps(list(classes)))
         open_mapped(temporary)  # rejects invalid labels before the folder is created

@@ -114,16 +114,16 @@ def load_folders(root: Path | None, size: int | None) -> Parts:
 def _class_files(folder: Path) -> dict[str, list[Path]]:
     """The images in each folder of ``folder``, without folders that have none; no hidden ones.
 
-    Raises ``ValueError`` if there is anything else beside images.
+    Raises ``ValueError`` for images of other formats beside them.
     """
+    from PIL import Image
+
     found: dict[str, list[Path]] = {}
     others = []
     for path in sorted(folder.glob("[!.]*/[!.]*")):
-        if path.is_dir():  # in a part beside the classes
-            continue
         if path.suffix.lower() in SUFFIXES:
             found.setdefault(path.parent.name, []).append(path)
-        else:
+        elif path.suffix.lower() in Image.registered_extensions():
             others.append(path)
     if found and others:
         raise ValueError(

@@ -129,8 +129,10 @@ class Rows:
         if not all(isinstance(part, Tensor) for part in parts):
             return None
         found = torch.cat(parts)
-        if not bool(found.isfinite().all()):
-            raise ValueError("a target is NaN or infinite: replace it, or leave out its row")
+        finite = found.isfinite().reshape(len(found), -1).all(1)
+        if not bool(finite.all()):
+            row = int(rows[~finite][0])
+            raise ValueError(f"the target of row {row} is NaN or infinite: leave out such rows")
         return found
 
     def features(self, rows: Tensor) -> Matrix:

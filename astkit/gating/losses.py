@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -67,26 +66,33 @@ def _usual(outputs: Any, targets: Any) -> bool:
     return shapes and whole_numbers(targets)
 
 
-def check_own_loss(outputs: Any, targets: Any) -> None:
-    """Raise ``ValueError`` where a model's own mean loss is not that of `cross_entropy_rows`.
+def shifts_labels(loss: Callable[[dict[str, Any]], Any], batch: Any) -> bool:
+    """Whether a model's own loss leaves out the first of ``labels [rows, tokens]``, as causal ones.
 
-    It is compared for integer labels ``[rows, tokens]``, which causal language models shift.
+    ``loss`` returns the model's own loss of a batch, 0-dim, or ``None`` if there is none.
     """
-    own = _part(outputs, "loss")
-    labels = targets.get("labels") if isinstance(targets, Mapping) else None
-    if not isinstance(own, Tensor) or own.ndim or not isinstance(labels, Tensor):
-        return
-    if labels.ndim != 2 or not whole_numbers(labels):
-        return
-    losses, mask = cross_entropy_rows(outputs, targets)
-    own_mean, mean = float(own), float(losses[mask].mean())
-    # before training, losses with and without a shift are close
-    rounding = max(1e-3, 4 * torch.finfo(own.dtype).eps)
-    if math.isfinite(own_mean) and not math.isclose(own_mean, mean, rel_tol=rounding):
+    labels = batch.get("labels") if isinstance(batch, Mapping) else None
+    if not isinstance(labels, Tensor) or labels.ndim != 2 or not whole_numbers(labels):
+        return False
+    real = labels[labels != IGNORED]
+    if not len(real):
+        return False
+    first = torch.full_like(labels, IGNORED)
+    first[:, 0] = real[0]
+    own = loss({**batch, "labels": first})
+    return isinstance(own, Tensor) and not bool(own.isfinite() and own > 0)
+
+
+def check_unshifted(run: Callable[[dict[str, Any]], Any], batch: Any) -> None:
+    """Raise ``ValueError`` for a model that shifts its labels, which cross-entropy does not.
+
+    ``run`` returns the outputs of the model for a batch.
+    """
+    if shifts_labels(lambda given: _part(run(given), "loss"), batch):
         raise ValueError(
-            f"the model's own loss is {own_mean:.4g}, but cross-entropy of its logits and labels is"
-            f" {mean:.4g}: pass criterion=astkit.integrations.huggingface.causal_losses, or, unless"
-            " it shifts labels, criterion=(outputs, batch) -> [rows]"
+            "the model shifts its labels, since the first of each row has no part in its own loss,"
+            " but cross_entropy_rows does not: set criterion to"
+            " astkit.integrations.huggingface.causal_losses"
         )
 
 

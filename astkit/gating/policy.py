@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import inspect
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
@@ -17,11 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from astkit import distributed
+from astkit.datasets.batch import call
 from astkit.gating.controllers import check_count
 from astkit.gating.epoch import PolicySampler
 from astkit.gating.epoch import RunInfo as RunInfo
-from astkit.gating.losses import Criterion, check_own_loss, cross_entropy_rows
-from astkit.gating.selection import Predictions, checked, predictions
+from astkit.gating.losses import Criterion, check_unshifted, cross_entropy_rows
+from astkit.gating.selection import Predictions, checked, evaluating, predictions
 from astkit.gating.selection import Scored as Scored
 from astkit.gating.selection import Selection as Selection
 from astkit.gating.visits import Visit as Visit
@@ -63,8 +63,7 @@ class Policy:
     _sampler: PolicySampler | None = None
     _visits: Visits | None = None  # not observed yet
     _seed: int = 0
-    _compared: bool = False  # whether a model's own loss was, with the default criterion
-    _called: bool = False  # in a custom training loop
+    _compared: bool = False  # whether the model was looked at, see `check_unshifted`
 
     @property
     def seed(self) -> int:
@@ -138,14 +137,6 @@ class Policy:
         with a sampler, whose plan may weigh the rows. A policy that overrides ``observe`` is told
         the losses by `report_batch`.
         """
-        if self._called and self._visits is None and overrides(self, "observe"):
-            warnings.warn(
-                f"{type(self).__name__} learns from losses, but none were reported: after each"
-                " batch, call policy.report_batch(losses, index, outputs, targets) of the chosen"
-                " rows",
-                stacklevel=2,
-            )
-        self._called = True
         batch = self._batch(model, x, y, index)
         self.exchange()  # the choice may depend on the batch before
         chosen = self.choose(batch)
@@ -170,15 +161,12 @@ class Policy:
                 " of indexed(data) and pass index=... of each batch"
             )
         model = distributed.unwrapped(model)  # scoring exchanges nothing
-        criterion = self.criterion or self._cross_entropy
-        return Scored(None, x if y is None else y, x, index, model, criterion=criterion)
-
-    def _cross_entropy(self, outputs: Any, targets: Any) -> Any:
-        """The default criterion; the first batch is compared with the model's own loss."""
-        if not self._compared:
-            check_own_loss(outputs, targets)
+        criterion = self.criterion or cross_entropy_rows
+        if criterion is cross_entropy_rows and y is None and not self._compared:
             self._compared = True
-        return cross_entropy_rows(outputs, targets)
+            with evaluating(model):
+                check_unshifted(lambda given: call(model, given, given), x)
+        return Scored(None, x if y is None else y, x, index, model, criterion=criterion)
 
     def sampler(self, data: Any, epochs: float, validation: Any = None) -> PolicySampler:
         """A sampler for ``DataLoader(indexed(data), batch_size=..., sampler=...)``.

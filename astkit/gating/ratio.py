@@ -61,16 +61,19 @@ class Pair:
                 f"the training data hold {self.train.kind} and the target {self.target.kind}: pass"
                 " a target of the kind of the training data"
             )
-        alike = {TABLE: slice(1, None), IMAGES: slice(1, 2)}.get(self.train.kind, slice(0))
-        read = (part.read(torch.zeros(1).long()) for part in (self.train, self.target))
-        for name, one, other in zip(("inputs", "targets"), *read, strict=True):
-            both = isinstance(one, Tensor) and isinstance(other, Tensor)
-            if both and one.shape[alike] != other.shape[alike]:
-                raise ValueError(
-                    f"the {name} of a training row are {list(one.shape[1:])} values and those of a"
-                    f" target row {list(other.shape[1:])}: pass a target with the columns or"
-                    " channels of the training data"
-                )
+        kind, same = self.train.kind, True
+        (x, y), (z, w) = (part.read(torch.zeros(1).long()) for part in (self.train, self.target))
+        if kind == IMAGES:
+            same = x.shape[1] == z.shape[1]
+        elif kind == TABLE:
+            both = isinstance(y, Tensor) and isinstance(w, Tensor)
+            same = x.shape[1:] == z.shape[1:] and (not both or y.numel() == w.numel())
+        if not same:
+            raise ValueError(
+                f"a row of the training data has the shape {list(x.shape[1:])} and one of the"
+                f" target {list(z.shape[1:])}, or other targets: pass a target with the columns or"
+                " channels of the training data"
+            )
 
     @cached_property
     def labels(self) -> tuple[Tensor, Tensor] | None:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from astkit.datasets.batch import IGNORED, count_rows
+from astkit.datasets.batch import count_rows
 from astkit.gating.controllers import FROM_0, check_number
 from astkit.gating.losses import (
     Criterion,
@@ -234,10 +234,10 @@ def gradient_norm(outputs: Any, targets: Any, inputs: Any) -> Tensor:
     """
     logits, labels = class_logits(outputs, targets), labels_of(targets)
     if not labels.is_floating_point() and labels.shape == logits.shape[:1]:
-        labels = labels.long()
-        check_labels(labels, logits.shape[1])
-        hot = F.one_hot(labels.clamp_min(0), logits.shape[1])
-        shares = (hot * (labels != IGNORED).unsqueeze(1)).to(logits.dtype)
+        if not labels.is_cuda:  # the check would wait for the device
+            check_labels(labels, logits.shape[1])
+        classes = torch.arange(logits.shape[1], device=labels.device)
+        shares = (labels.unsqueeze(1) == classes).to(logits.dtype)  # -100 has none
     elif labels.is_floating_point() and labels.shape == logits.shape and bool((labels >= 0).all()):
         shares = labels.to(logits.dtype)
     else:

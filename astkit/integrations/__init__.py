@@ -11,8 +11,6 @@ from typing import Any
 from astkit.gating import Policy
 from astkit.trainers.fingerprint import check_same, plain
 
-STEERED = ("target_rate", "controller")  # settings that may change during a run; see `Gate.steer`
-
 
 def saved(policy: Policy, epoch_over: bool = False) -> dict[str, Any]:
     """State of ``policy`` and of the current iteration of its sampler, for a checkpoint.
@@ -24,7 +22,7 @@ def saved(policy: Policy, epoch_over: bool = False) -> dict[str, Any]:
     iteration = None
     if policy._sampler is not None and policy.begun and not epoch_over:
         iteration = policy._sampler.iteration()
-    return {"policy": policy.state_dict(), "iteration": iteration, "made": _made(policy)}
+    return {"policy": policy.state_dict(), "iteration": iteration, "made": settings(policy)}
 
 
 def restore(policy: Policy, state: Mapping[str, Any]) -> None:
@@ -46,9 +44,11 @@ def restore(policy: Policy, state: Mapping[str, Any]) -> None:
 
 def load(policy: Policy, state: Mapping[str, Any]) -> None:
     """Restore ``policy``, without a sampler; ``ValueError`` for another one or other settings."""
-    check_same({"policy": state["made"]}, {"policy": _made(policy)}, "the checkpoint")
+    check_same({"policy": state["made"]}, {"policy": settings(policy)}, "the checkpoint")
     policy.load_state_dict(state["policy"])
 
 
-def _made(policy: Policy) -> dict[str, Any]:
-    return {name: value for name, value in plain(policy).items() if name not in STEERED}
+def settings(policy: Policy) -> dict[str, Any]:
+    """The settings of ``policy`` when they were first asked for; a run may change them."""
+    made: dict[str, Any] = vars(policy).setdefault("_settings", plain(policy))
+    return made

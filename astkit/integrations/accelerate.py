@@ -7,7 +7,7 @@ from typing import Any
 from accelerate import Accelerator
 
 from astkit.gating import Policy
-from astkit.integrations import restore, saved
+from astkit.integrations import restore, saved, settings
 
 
 def register(accelerator: Accelerator, policy: Policy, loader: Any = None) -> None:
@@ -25,6 +25,7 @@ def register(accelerator: Accelerator, policy: Policy, loader: Any = None) -> No
 class _Checkpointed:
     def __init__(self, policy: Policy, loader: Any) -> None:
         self.policy, self.loader = policy, loader
+        settings(policy)
 
     def state_dict(self) -> dict[str, Any]:
         sampler = self.policy._sampler

@@ -21,10 +21,10 @@ from astkit.datasets import indexed
 from astkit.datasets.batch import IGNORED, count_rows, take_rows, tensors
 from astkit.gating import Criterion, Policy, Scored, Selection, cross_entropy_rows, token_losses
 from astkit.gating.epoch import PolicySampler
-from astkit.gating.losses import logits_of, reduced, single
+from astkit.gating.losses import logits_of, reduced, shifts_labels, single
 from astkit.gating.policy import as_policy, overrides
 from astkit.gating.selection import checked, evaluating
-from astkit.integrations import load, saved
+from astkit.integrations import load, saved, settings
 from astkit.trainers import checkpoint
 
 INDEX, SCALE = "astkit_index", "astkit_scale"  # keys of a batch
@@ -68,6 +68,7 @@ class PolicyTrainer(Trainer):
                 " one loss per row: pass criterion=(outputs, batch) -> [rows]"
             )
         self.policy = as_policy(policy, self.args.seed) or Policy()
+        settings(self.policy)
         self.criterion, self.resumed_step = criterion, 0
         self._iteration: dict[str, Any] | None = None
         config = getattr(self.model, "config", None)
@@ -225,26 +226,15 @@ def _own_loss(outputs: Any) -> Any:
 
 
 def _shifts(model: nn.Module, batch: Mapping[str, Any]) -> bool:
-    """Whether the first label of each row has no part in the loss that ``model`` returns.
-
-    Raises ``ValueError`` if all labels are ignored.
-    """
+    """See `shifts_labels`; raises ``ValueError`` if all labels are ignored."""
     labels = batch.get("labels")
-    if not isinstance(labels, Tensor) or labels.is_floating_point():
-        return False
-    real = labels[labels != IGNORED]
-    if not len(real):
+    if isinstance(labels, Tensor) and bool((labels == IGNORED).all()):
         raise ValueError(
             "all labels of the first batch are -100, so its loss does not tell how the model's is"
             " computed: pass criterion=causal_losses of this module for shifted labels, or"
             " criterion=cross_entropy_rows of astkit.gating"
         )
-    if labels.ndim != 2:
-        return False
-    first = torch.full_like(labels, IGNORED)
-    first[:, 0] = real[0]
-    own = _own_loss(model(**{**batch, "labels": first}))
-    return not bool(own.isfinite() and own > 0)
+    return shifts_labels(lambda given: _own_loss(model(**given)), batch)
 
 
 def _rows(criterion: Criterion, outputs: Any, batch: Any) -> tuple[Tensor, Tensor]:

@@ -8,7 +8,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from astkit.gating import Policy
 from astkit.gating.policy import overrides
-from astkit.integrations import restore, saved
+from astkit.integrations import restore, saved, settings
 
 
 class PolicyCallback(Callback):
@@ -34,6 +34,7 @@ class PolicyCallback(Callback):
                 " InfoBatch()"
             )
         self.policy = policy
+        settings(policy)
         self._epoch_over = False
         policy.sized = False
 

@@ -186,10 +186,20 @@ class Ledger:
 
     @contextmanager
     def clock(self, name: Clock) -> Iterator[None]:
-        """Run one of the two clocks, and the energy meter, within a context.
+        """Run one of the two clocks, and the energy meter, within a context; an outer one pauses.
 
         Queued work is waited for before and after an evaluation, not while training.
         """
+        if self._running is not None:
+            outer, started = self._running, self._started
+            with self.paused():
+                self._running = None
+                try:
+                    with self.clock(name):
+                        yield
+                finally:
+                    self._running, self._started = outer, started
+            return
         if name == "evaluation":
             self.settle()
         self._running, self._started = name, time.perf_counter()

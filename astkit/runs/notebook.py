@@ -25,6 +25,7 @@ import numpy as np
 import papermill
 from filelock import FileLock
 from filelock import Timeout as Locked
+from IPython.core.inputtransformer2 import TransformerManager
 from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.manager import AsyncKernelManager
 from papermill.exceptions import PapermillExecutionError
@@ -66,7 +67,7 @@ class Notebook:
 
         Integers are converted to float if the default is a float, a single value becomes a list if
         it is a list, and a default of ``None`` accepts anything. Raises ``ValueError`` for
-        other types, unknown names, and values that JSON would change, such as tuples.
+        other types, unknown names, and values that JSON would change, such as a tuple in a list.
         """
         default = self.default(name)
         try:
@@ -181,7 +182,8 @@ def run(
     files = {"notebook": notebook.path.name, "place": place, "code": notebook.code}
     record = Record.create(root, name, every, seed, **files)
     before = {**files, **record.config}
-    if before["place"] != place and before["code"] != notebook.code:
+    there = (Path(root) / before["place"]).exists()  # else it was moved here
+    if there and before["place"] != place and before["code"] != notebook.code:
         raise ValueError(
             f"{record.folder} belongs to another notebook, {before['place']}: rename one of the"
             " two, or name another folder of runs"
@@ -277,7 +279,7 @@ def assignments(options: Sequence[str], flag: str = "-p") -> dict[str, str]:
 def _assigned(notebook: str, source: str) -> Iterator[tuple[str, ast.expr]]:
     """The names that the parameters cell of ``notebook`` assigns, and what it assigns to them."""
     try:
-        statements = ast.parse(source).body
+        statements = ast.parse(TransformerManager().transform_cell(source)).body  # with magics
     except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
         raise ValueError(
             f"the parameters cell of {notebook} is not Python ({error}): give it assignments alone"
@@ -287,11 +289,6 @@ def _assigned(notebook: str, source: str) -> Iterator[tuple[str, ast.expr]]:
             continue
         targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
         for target in targets:
-            if isinstance(target, ast.Tuple | ast.List):
-                raise ValueError(
-                    f"{notebook} assigns to {ast.unparse(target)!r} in its parameters cell: assign"
-                    " to one name at a time"
-                )
             if isinstance(target, ast.Name):
                 yield target.id, statement.value
 
@@ -306,7 +303,8 @@ def _closed(name: str, text: str) -> Any:
 
 def _kept_by_json(value: Any) -> bool:
     try:
-        return json.loads(json.dumps(value, allow_nan=False)) == value
+        value = list(value) if isinstance(value, tuple) else value
+        return bool(json.loads(json.dumps(value, allow_nan=False)) == value)
     except (TypeError, ValueError, RecursionError):
         return False
 
@@ -323,6 +321,8 @@ def _fit(value: Any, default: Any) -> Any:
         return [_fit(entry, None if several else default[0]) for entry in entries]
     if isinstance(default, float) and type(value) is int:
         value = float(value)
+    if isinstance(default, tuple) and isinstance(value, list):
+        value = tuple(value)
     if type(value) is not type(default):
         raise TypeError
     return value

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from astkit import distributed
 from astkit.files import write_atomic
-from astkit.gating.controllers import FROM_0, check_count, check_number
+from astkit.gating.controllers import check_count
 
 FORMAT = 4
 PARTS = ("run", "model", "optimizer", "trainer")
@@ -74,8 +74,11 @@ class Checkpoints:
     ) -> None:
         self.folder, self.compress = Path(folder), compress
         self.every = None if every is None else check_count("every", every)
-        self.pause = check_number("pause", pause, FROM_0)
+        if not (isinstance(pause, int | float) and pause >= 0):
+            raise ValueError(f"pause is {pause!r}: give a number of seconds, 0 or more")
+        self.pause = pause
         self.keep = check_count("keep", keep)
+        self._lock = FileLock(self.folder / ".lock", thread_local=False)
         self._number = 0
         self._last = time.monotonic()
 

@@ -95,7 +95,7 @@ class TrainConfig:
             value = getattr(self, name)
             if name == "schedule" and callable(value):
                 factors = [value(progress) for progress in (0.0, 0.5, 1.0)]
-                if not all(0 <= _number(each) < math.inf for each in factors):
+                if not all(0 <= _factor(each) < math.inf for each in factors):
                     raise ValueError(f"{name} gives {factors} at 0, 0.5 and 1: return 0 or more")
             elif not isinstance(value, str | bool) or value not in choices:
                 raise ValueError(f"{name} is {value!r}: give {remedy}")
@@ -109,7 +109,7 @@ class TrainConfig:
         """Factor on the peak learning rate after a fraction ``progress`` of the budget."""
         schedule = self.schedule if callable(self.schedule) else SCHEDULES[self.schedule]
         ramp = 1.0 if progress >= self.warmup else progress / self.warmup
-        return ramp * schedule(progress)
+        return ramp * float(schedule(progress))
 
     @classmethod
     def fast(cls, *, device: str | torch.device = "auto", **settings: Any) -> TrainConfig:
@@ -195,6 +195,13 @@ class Budget:
         else:
             share = ledger.seconds["training"] / (self.seconds or math.inf)
         return min(1.0, share)
+
+
+def _factor(value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError):
+        return math.nan
 
 
 def _number(value: Any, kind: type = Real) -> int | float:

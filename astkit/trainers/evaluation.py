@@ -140,7 +140,7 @@ class Measured:
         if "label" in self.rows:  # an ignored one has no loss
             shown["loss"] = shown["loss"][self.rows["label"] >= 0]
         means: dict[str, float | None]
-        means = {name: float(v.double().mean()) for name, v in shown.items()}
+        means = {name: float(v.double().mean()) if len(v) else None for name, v in shown.items()}
         interval = None
         if "accuracy" in shown:
             right = shown["accuracy"][shown["accuracy"].isfinite()]

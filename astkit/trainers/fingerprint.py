@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict, fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -47,7 +47,7 @@ def describe(run: Trainer) -> dict[str, Any]:
     """Settings of a run as plain values, and the parts of its fingerprint without the weights."""
     policy, optimisation = run.policy, run.optimisation
     optimizer, data = optimisation.optimizer, run.train_data
-    state = run.model.state_dict()
+    state, config = run.model.state_dict(), getattr(run.model, "config", None)
     groups = [
         {**group, "lr": lr, "params": len(group["params"])}
         for group, lr in zip(optimizer.param_groups, optimisation.base_lr, strict=True)
@@ -64,7 +64,7 @@ def describe(run: Trainer) -> dict[str, Any]:
         "optimizer": {"class": type(optimizer).__name__, "groups": plain(groups)},
         "scheduler": plain(optimisation.scheduler),
         "model": [[name, list(getattr(part, "shape", ()))] for name, part in state.items()],
-        "model config": plain(getattr(run.model, "config", None)),
+        "model config": plain(config) if is_dataclass(config) else None,
         "replay": plain(run.steering.replay),
         "criterion": plain(run.criterion),
         **{f"data.{name}": plain(getattr(data, name, None)) for name in layout},
@@ -259,7 +259,8 @@ def plain(value: Any) -> Any:
     if isinstance(value, Policy):
         return {"class": type(value).__name__, **plain(value.config())}
     if is_dataclass(value) and not isinstance(value, type):
-        return {"class": type(value).__name__, **plain(asdict(value))}
+        parts = {each.name: plain(getattr(value, each.name)) for each in fields(value)}
+        return {"class": type(value).__name__, **parts}
     if isinstance(value, LRScheduler):
         return {"class": type(value).__name__, **plain(value.state_dict())}
     return str(getattr(value, "__qualname__", type(value).__qualname__))

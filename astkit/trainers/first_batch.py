@@ -15,7 +15,6 @@ from astkit.datasets.facts import class_labels
 from astkit.gating.losses import (
     Criterion,
     check_labels,
-    check_own_loss,
     class_outputs,
     cross_entropy_rows,
     labels_of,
@@ -40,8 +39,8 @@ def takes_classes(
     """Whether ``criterion`` takes integer targets as classes, from ``outputs`` of a ``few`` rows.
 
     Raises ``ValueError`` for labels out of range, in ``batch`` or in all of ``source`` where they
-    are known, float targets of cross-entropy that are no class probabilities, a model whose own
-    loss is another, and for a criterion that does not give one loss per row.
+    are known, float targets of cross-entropy that are no class probabilities, and for a criterion
+    that does not give one loss per row.
     """
     classes = False
     if criterion is cross_entropy_rows and getattr(outputs, "loss", None) is None:
@@ -56,8 +55,6 @@ def takes_classes(
             if known is not None:
                 check_labels(known, count)
     row_losses(criterion, outputs, few.y)
-    if criterion is cross_entropy_rows:
-        check_own_loss(outputs, few.y)
     return classes
 
 

@@ -167,6 +167,8 @@ class Reports:
         for name, observer in self._stateful():
             if name in state:
                 observer.load_state_dict(state[name])
+            elif isinstance(observer, MetricsFile) and observer.lines:
+                raise ValueError(f"{observer.path} is not of this run: give a new file")
 
 
 def _fetched(records: Sequence[StepRecord]) -> list[dict[str, float]]:
@@ -255,6 +257,11 @@ class Steering:
         self.events += made
         return made
 
+    def waiting(self) -> dict[str, Any]:
+        """The changes that wait for the next batch."""
+        with self._lock:
+            return dict(self._wanted)
+
     def end(self, step: int) -> None:
         """Warn for events of ``replay`` that a run of ``step`` batches did not reach."""
         if left := [event for event in self.replay if event.step >= step]:
@@ -262,7 +269,7 @@ class Steering:
 
     def state_dict(self) -> dict[str, Any]:
         """The applied changes, and those that wait for the next batch."""
-        return {"events": [asdict(event) for event in self.events], "wanted": dict(self._wanted)}
+        return {"events": [asdict(event) for event in self.events], "wanted": self.waiting()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore ``state``."""

@@ -33,7 +33,7 @@ def time_is_up() -> bool:
     """Whether the time budget of a process is spent, for example in hosted notebooks.
 
     ``ASTKIT_TIME_BUDGET_H`` sets it in hours, counted from the import of ``astkit.trainers``.
-    Raises ``ValueError`` unless these are a number above 0.
+    0 sets no limit. Raises ``ValueError`` unless these are a number of 0 or more.
     """
     hours = os.environ.get(TIME_BUDGET)
     if not hours:
@@ -42,9 +42,9 @@ def time_is_up() -> bool:
         limit = float(hours) * 3600
     except ValueError:
         limit = math.nan
-    if not limit > 0:
-        raise ValueError(f"{TIME_BUDGET} is {hours!r}: give a number of hours above 0")
-    return distributed.total(time.monotonic() - _BEGUN >= limit)[0] > 0
+    if not limit >= 0:
+        raise ValueError(f"{TIME_BUDGET} is {hours!r}: give a number of hours, 0 or more")
+    return limit > 0 and distributed.total(time.monotonic() - _BEGUN >= limit)[0] > 0
 
 
 @contextmanager

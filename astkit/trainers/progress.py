@@ -56,7 +56,7 @@ class Progress:
                 self._print(metrics, progress, "")
 
     def _print(self, metrics: dict[str, Any], progress: float, end: str) -> None:
-        parts = [f"epoch {metrics['epoch']}"]
+        parts = [f"epoch {metrics['epoch'] + (not end)}"]  # a batch's epoch counts from 0
         if self.loss is not None:
             parts.append(f"loss {self.loss:.4f}")
         if "val_accuracy" in metrics:

@@ -55,6 +55,8 @@ class SampleBySampleTrainer(Trainer):
         self.score = RunningScore()
         super().__init__(*args, **options)
         self._check_held(self.gate.controller)
+        for event in self.steering.replay:
+            self._check_event(event.name, event.value)
 
     @property
     def gate(self) -> Gate:
@@ -76,9 +78,12 @@ class SampleBySampleTrainer(Trainer):
 
     def steer(self, name: str, value: Any) -> None:
         """See `Trainer.steer`; raises ``ValueError`` for a controller that needs a whole batch."""
+        self._check_event(name, value)
+        super().steer(name, value)
+
+    def _check_event(self, name: str, value: Any) -> None:
         if name == "controller":
             self._check_held(resolve("controller", value)(self.gate.target_rate))
-        super().steer(name, value)
 
     def passes(self, rows: int) -> int:
         return rows
@@ -107,7 +112,6 @@ class SampleBySampleTrainer(Trainer):
 
     def _per_sample(self, batch: Batch, weight: Tensor | None) -> StepResult:
         gate, rows = self.gate, _rows(batch)
-        self._check_held(gate.controller)  # it may have been replayed
         if not self.score.count:
             with self.ledger.phase("score"), evaluating(self.model, self.device):
                 self.score.start(gate, [self._row(row) for row in rows])

@@ -21,7 +21,12 @@ from astkit.datasets import BatchSource, Loader, as_loader
 from astkit.datasets.batch import Batch
 from astkit.datasets.foreign import is_dataset, opened
 from astkit.gating.gate import Gate
-from astkit.gating.losses import Criterion, cross_entropy_rows, token_losses
+from astkit.gating.losses import (
+    Criterion,
+    check_unshifted,
+    cross_entropy_rows,
+    token_losses,
+)
 from astkit.gating.policy import Policy, as_policy, overrides
 from astkit.gating.selection import Scored, checked, evaluating
 from astkit.names import refuse_removed
@@ -296,10 +301,8 @@ class Trainer:
             return
         source = self.batches.source.undropped()
         batches = source.batches(epoch.number, rows)
-        for number in range(-(-len(rows) // source.batch_size)):
-            place = ("score_only", epoch.number, epoch.planned, number)
-            random = rng.restored(self.device, self.config.seed, *place, *self._process)
-            with self.ledger.clock("training"), self.ledger.phase("load"), random:
+        for _ in range(-(-len(rows) // source.batch_size)):
+            with self.ledger.clock("training"), self.ledger.phase("load"):
                 batch = next(batches)
             with self.ledger.clock("training"), self.ledger.phase("score"):
                 seen = self.scored(batch)
@@ -515,6 +518,8 @@ class Trainer:
         few = batch.take(slice(0, 2))
         with evaluating(self.model, self.device):
             outputs = self.forward(self.model, few)
+            if self.criterion is cross_entropy_rows:
+                check_unshifted(lambda x: self.forward(self.model, few._replace(x=x, y=x)), few.x)
         source = self.batches.source
         self.classes = takes_classes(self.criterion, outputs, few, batch, source)
         self.optimisation.watching &= self.classes
@@ -649,8 +654,7 @@ class Trainer:
         """Save the current state, unless it is saved already; returns the folder."""
         if self.checkpoints is None:
             return None
-        place = (self.step, self.epoch, self.done)
-        if place != self._saved:
+        if self._place() != self._saved:
             self._exchange()
             self._report()
             self.ledger.pool()
@@ -662,8 +666,11 @@ class Trainer:
             }
             if distributed.rank() == 0:
                 self.checkpoints.write(state, self.step)
-            self._saved = place
+            self._saved = self._place()
         return self.checkpoints.folder
+
+    def _place(self) -> object:
+        return self.step, self.epoch, self.done, self.steering.waiting()
 
     def _open(self, resume: bool) -> None:
         """Continue from the newest checkpoint if requested.
@@ -695,7 +702,7 @@ class Trainer:
             ) from error
         now = {**self._described, **describe_weights(self)}  # with the checkpoint's weights
         distributed.agree_to(partial(check_same, state["run"], now, path))
-        self._saved = (self.step, self.epoch, self.done)
+        self._saved = self._place()
 
     @cached_property
     def first_batches(self) -> tuple[Batch | None, Batch | None]:

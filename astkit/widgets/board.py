@@ -57,8 +57,8 @@ class LiveBoard:
         live: ``False`` disables the board.
 
     Attributes:
-        series: logged values as pairs of step and value, by name; of long runs those of every
-            second, fourth, eighth... step, and the newest.
+        series: logged values as pairs of step and value, by name; of long runs every second,
+            fourth, eighth..., and the newest.
     """
 
     def __init__(self, live: bool | None = None) -> None:
@@ -66,7 +66,8 @@ class LiveBoard:
         self.series: dict[str, list[tuple[float, float]]] = {}
         self.events: list[int] = []
         self._reason = "no meter was given"
-        self._every = 1  # steps between two points of a batch
+        self._logged: dict[str, int] = {}
+        self._every: dict[str, int] = {}  # logged values from one kept to the next
         self._due = 0.0
         self._handle: Any = None
 
@@ -77,22 +78,20 @@ class LiveBoard:
         self._reason = metrics.get("joules_reason") or self._reason
         for name in _SERIES.get(phase, ()):
             if metrics.get(name) is not None:
-                points = self.series.setdefault(name, [])
-                if phase == "train" and points and points[-1][0] % self._every:
-                    points.pop()  # was the newest
-                points.append((step, float(metrics[name])))
-                if phase == "train" and len(points) > POINTS:
-                    self._thin()
+                self._keep(name, (step, float(metrics[name])))
         if self.shown and time.perf_counter() >= self._due:
             self.draw()
 
-    def _thin(self) -> None:
-        """Keep half of the points of batches, evenly spaced, and the newest."""
-        self._every *= 2
-        for name in self.series.keys() & set(_SERIES["train"]):
-            *earlier, newest = self.series[name]
-            kept = [point for point in earlier if point[0] % self._every == 0]
-            self.series[name] = [*kept, newest]
+    def _keep(self, name: str, point: tuple[float, float]) -> None:
+        points, number = self.series.setdefault(name, []), self._logged.get(name, 0)
+        every = self._every.setdefault(name, 1)
+        if points and (number - 1) % every:
+            points.pop()  # was the newest
+        points.append(point)
+        if len(points) > POINTS:
+            points[:] = [*points[:-1:2], point]
+            self._every[name] = 2 * every
+        self._logged[name] = number + 1
 
     def draw(self) -> None:
         """Draw a frame now, replacing the previous one."""
@@ -160,8 +159,8 @@ class LiveBoard:
                     mean = pd.Series(y).rolling(WINDOW, min_periods=1).mean()
                     y = mean.where(np.isfinite(y)).to_numpy()
                 axis.plot(x, y, label=label, marker="o" if len(x) == 1 else None, **style)
-            for step in self.events:
-                axis.axvline(step, color=SOFT, lw=0.8, ls=":")
+            whole = axis.get_xaxis_transform()  # from the lower end to the upper
+            axis.vlines(self.events, 0, 1, SOFT, ":", lw=0.8, transform=whole)
             axis.set_xlim(left=0)
             axis.xaxis.set_major_locator(MaxNLocator(5))
             if title != "threshold":

@@ -362,6 +362,17 @@ def test_a_metric_with_update_and_compute_has_an_interval_by_bootstrap(
     assert "seeds only" in short._repr_html_()
 
 
+def test_accuracies_in_percent_are_refused_before_the_first_run_ends(tmp_path: Path) -> None:
+    def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
+        return 100.0 * (outputs.argmax(1) == targets)
+
+    with pytest.raises(
+        ValueError, match=r"accuracy has the value [\d.]+: return shares from 0 to 1"
+    ):
+        run(metrics={"accuracy": accuracy}, policies=["auto"], out=tmp_path)
+    assert not list(tmp_path.glob("entries/*"))
+
+
 def test_fast_validation_applies_to_the_curve(monkeypatch: pytest.MonkeyPatch) -> None:
     held = Read(*small_tasks.VALIDATION.tensors)
     config = TrainConfig(lr=0.02, validation_fraction=0.25)

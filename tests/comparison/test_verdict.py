@@ -251,9 +251,3 @@ def test_seeds_are_not_asked_for_where_none_would_help() -> None:
     failed = judge(entries({"x": [*NOISY, math.nan]}))[0].sentence
     assert "more seeds" not in failed
     assert failed.endswith("; 1 seed without a finite accuracy")
-
-
-def test_accuracies_in_percent_are_refused() -> None:
-    rows = [{**row, "value": 100 * row["value"]} for row in entries({"x": NOISY})]
-    with pytest.raises(ValueError, match=r"top1_accuracy has the value 85: return shares"):
-        judge(rows, "top1_accuracy")

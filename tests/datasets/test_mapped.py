@@ -71,7 +71,7 @@ def test_a_failed_write_leaves_nothing_and_nothing_is_overwritten(tmp_path, mapp
         with pytest.raises(ValueError, match=words):
             write_mapped(tmp_path / "toy", data, DATA.classes)
         assert list(tmp_path.iterdir()) == []
-    with pytest.raises(ValueError, match="The largest label is 5000000 of 1 rows; pass classes"):
+    with pytest.raises(ValueError, match="The largest label is 5000000; renumber the labels"):
         write_mapped(tmp_path / "toy", [(PIXELS[0], 5_000_000)])
     with pytest.raises(ValueError, match="exists already; choose another folder or remove it"):
         write_mapped(mapped.folder, DATA)

@@ -102,7 +102,8 @@ def test_folders_are_read_by_name(tmp_path):
 
 def test_no_image_is_left_out_in_silence(tmp_path):
     make_folders(tmp_path, ("ant", "bee", ".hidden"), 2)
-    put(tmp_path, "ant/.DS_Store")
+    for other in ("ant/.DS_Store", "ant/0.txt", "bee/Thumbs.db", "notes/readme.md"):
+        put(tmp_path, other)
     assert load("folders", tmp_path)[0].classes == ("ant", "bee")
     put(tmp_path, "cow/0.webp")
     put(tmp_path, "dog/0.bmp")

@@ -117,7 +117,7 @@ def test_rows_are_read_without_gradients_and_bad_ones_are_named() -> None:
     x = torch.rand(4, 2, requires_grad=True)
     for data in (TensorDataset(x, x[:, :1]), Items((x[0], x[0, :1]), (x[1], x[1, :1]))):
         assert not any(part.requires_grad for part in Rows(data).read(torch.tensor([0, 1])))
-    with pytest.raises(ValueError, match="a target is NaN or infinite: replace it"):
+    with pytest.raises(ValueError, match="the target of row 0 is NaN or infinite: leave out"):
         Rows(TensorDataset(x, x[:, :1] / 0)).targets(torch.arange(4))
     with pytest.raises(ValueError, match="row 1 of the texts is nan: pass strings only"):
         Rows(["a text", float("nan")]).features(torch.arange(2))

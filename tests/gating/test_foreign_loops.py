@@ -223,13 +223,6 @@ def test_a_policy_that_plans_and_chooses_keeps_weights_and_position() -> None:
         policy(model, *drawn[2][1])
 
 
-def test_a_policy_that_is_told_no_losses_says_so() -> None:
-    policy, (index, (x, y)) = Both(), next(iter(loader_of(Both())))
-    policy(make_model(), x, y, index)
-    with pytest.warns(UserWarning, match="Both learns from losses, but none were reported"):
-        policy(make_model(), x, y, index)
-
-
 def test_outputs_reach_a_policy_that_needs_them() -> None:
     class Watching(Rounds):
         needs_outputs = True

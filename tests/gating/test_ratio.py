@@ -231,13 +231,21 @@ def test_integers_of_a_small_target_are_the_classes_of_the_training_rows() -> No
 
 def test_rows_of_another_width_and_unknown_rows_are_refused() -> None:
     wide, narrow = (TensorDataset(torch.randn(120, width)) for width in (5, 3))
-    with pytest.raises(ValueError, match=r"the inputs of a training row are \[5\] .* \[3\]: pass"):
+    with pytest.raises(
+        ValueError, match=r"training data has the shape \[5\] .* \[3\], or other targets: pass"
+    ):
         Pair(Rows(wide), Rows(narrow))
     targets = TensorDataset(wide.tensors[0], torch.zeros(120, 2))
-    with pytest.raises(ValueError, match=r"the targets of a training row are \[\] .* \[2\]: pass"):
+    with pytest.raises(
+        ValueError, match=r"training data has the shape \[5\] .* or other targets: pass"
+    ):
         Pair(Rows(TensorDataset(wide.tensors[0], torch.zeros(120))), Rows(targets))
+    column = Rows(TensorDataset(wide.tensors[0], torch.zeros(120, 1)))
+    Pair(Rows(TensorDataset(wide.tensors[0], torch.zeros(120))), column)  # as many values
     colour, grey = (Rows(TensorDataset(torch.zeros(9, channels, 8, 8))) for channels in (3, 1))
-    with pytest.raises(ValueError, match=r"are \[3, 8, 8\] .* \[1, 8, 8\]: pass"):
+    with pytest.raises(
+        ValueError, match=r"shape \[3, 8, 8\] .* \[1, 8, 8\], or other targets: pass"
+    ):
         Pair(colour, grey)
     with pytest.raises(ValueError, match="a sampler of its own"):
         Rows(DataLoader(wide, sampler=[3, 1, 1]))  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ import torch
 
 from astkit import Gate, Policy, RandomSubset, TrainConfig, Trainer
 from astkit.gating.policies.infobatch import InfoBatch
-from astkit.integrations import restore, saved
+from astkit.integrations import restore, saved, settings
 from tests.integrations.loops import assert_same
 from tests.test_readme import PAGES, blocks
 
@@ -102,7 +102,10 @@ def test_the_state_of_another_policy_is_refused(other: Policy, words: str) -> No
 
 def test_what_was_steered_is_no_other_policy() -> None:
     gate, later = Gate(0.5), Gate(0.5)
+    settings(gate)  # as each integration asks for at first
     gate.steer("controller", "top_k")
     gate.target_rate = 0.25
     restore(later, saved(gate))
     assert (later.target_rate, type(later.controller).__name__) == (0.25, "TopK")
+    with pytest.raises(ValueError, match=r"target_rate was 0\.5 and is 0\.25"):
+        restore(Gate(0.25), saved(gate))

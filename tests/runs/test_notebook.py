@@ -63,15 +63,15 @@ def test_what_is_no_notebook_is_refused(tmp_path):
             notebook.read(path)
     for parameters, sentence in (
         ("a = 1\nb = a * 2", r"parameter b of x.ipynb is 'a \* 2': give it a literal"),
-        (
-            "a, b = 1, 2",
-            r"x.ipynb assigns to '\(a, b\)' in its parameters cell: assign to one name",
-        ),
-        ("%env A=1", r"the parameters cell of x.ipynb is not Python \(.*\): give it assignments"),
+        ("a = = 1", r"the parameters cell of x.ipynb is not Python \(.*\): give it assignments"),
     ):
         sweeping.write(path, parameters=parameters)
         with pytest.raises(ValueError, match=sentence):
             notebook.read(path)
+    sweeping.write(path, parameters="%env A=1\na, b = 1, 2\nc = 3\nsize = (1, 2)")
+    plan = notebook.read(path)
+    assert plan.defaults == {"c": 3, "size": (1, 2)}
+    assert plan.fit("size", [3, 4]) == (3, 4)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_other_names_forms_and_types_are_refused_in_a_sentence(plan):
         (["names=[a]"], r"names is '\[a\]': close its brackets, and quote its strings"),
         (["fails=[0,1"], r"fails is '\[0': close its brackets, and quote its strings"),
         (["rate=NaN"], "rate is nan, which JSON cannot keep as it is: give finite numbers"),
-        (["root=(1, 2)"], r"root is \(1, 2\), which JSON cannot keep"),
+        (["root=[(1, 2)]"], r"root is \[\(1, 2\)\], which JSON cannot keep"),
         (["root={1: 2}"], r"root is \{1: 2\}, which JSON cannot keep"),
     ):
         with pytest.raises(ValueError, match=f"^{sentence}"):
@@ -272,6 +272,7 @@ def test_another_notebook_of_the_same_name_is_refused(plan, root, process, tmp_p
     copied = plan.path.rename(tmp_path / "b" / "toy.ipynb")
     assert notebook.run(notebook.read(copied), {}, root).folder == first.folder  # only moved
     other = notebook.read(sweeping.write(copied, "print(1)"))
+    (tmp_path / "toy.ipynb").write_text("there is another one")
     with pytest.raises(
         ValueError, match=r"belongs to another notebook, \.\./toy.ipynb: rename one"
     ):

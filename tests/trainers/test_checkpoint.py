@@ -337,7 +337,7 @@ def test_the_time_budget_ends_a_run_which_is_saved(
         build(tmp_path / "unsaved", checkpoints=None).run()
     for hours in ("nan", "-1", "9h"):
         monkeypatch.setenv("ASTKIT_TIME_BUDGET_H", hours)
-        with pytest.raises(ValueError, match=f"_H is '{hours}': give a number of hours above 0"):
+        with pytest.raises(ValueError, match=f"_H is '{hours}': give a number of hours, 0 or more"):
             build(tmp_path / "unsaved", checkpoints=None).run()
     monkeypatch.setenv("ASTKIT_TIME_BUDGET_H", "1000")
     resumed = build(tmp_path, resume=True)

@@ -52,6 +52,11 @@ def test_a_schedule_that_gives_no_factor_is_refused(factor: Any) -> None:
         TrainConfig(schedule=lambda progress: factor if progress == 1 else 1.0)
 
 
+def test_a_schedule_may_give_numbers_of_torch() -> None:
+    config = TrainConfig(schedule=lambda progress: torch.tensor(1 - progress))
+    assert config.lr_factor(0.25) == 0.75
+
+
 def test_numbers_of_numpy_become_those_of_python() -> None:
     config = TrainConfig(lr=np.float32(0.5), batch_size=np.int64(32), seed=np.int64(3))
     assert config == TrainConfig(lr=0.5, batch_size=32, seed=3)

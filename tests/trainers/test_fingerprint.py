@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -315,6 +316,12 @@ def test_numbers_that_change_or_fail_are_none() -> None:
     assert repeated(lambda: [math.nan, 1.0]) is not None
 
 
+@dataclass
+class Held:
+    lock: Any
+    size: int
+
+
 def test_the_tolerance_is_that_of_the_precision() -> None:
     def same(then: Any, now: Any, half: bool = False) -> bool:
         try:
@@ -329,5 +336,7 @@ def test_the_tolerance_is_that_of_the_precision() -> None:
     assert same(None, [1.0])
     assert same(plain({"cut": math.nan}), plain({"cut": float("nan")}))
     assert not same([1.0], [1.0, 2.0])
+    # nothing of an object is copied, which may be impossible
+    assert plain(Held(threading.Lock(), 2)) == {"class": "Held", "lock": "lock", "size": 2}
     for damaged in (["x"], [{}], {"b": 1}, "x"):
         assert not same(damaged, [1.0])

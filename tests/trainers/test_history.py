@@ -16,7 +16,7 @@ from torch.utils.data import TensorDataset
 
 from astkit import rng
 from astkit.gating import Gate, OriginPI, Policy, TopK
-from astkit.trainers import Event, MetricsFile, TrainConfig, Trainer
+from astkit.trainers import Checkpoints, Event, MetricsFile, TrainConfig, Trainer
 from astkit.trainers.history import History, Steering, read
 from tests.trainers.states import hand_over, leave_after
 
@@ -223,6 +223,26 @@ def test_a_change_that_waits_is_resumed() -> None:
     first.steer("target_rate", 0.5)
     second = steered(hand_over(first, gated()), [])
     assert second.steering.events == [Event(3, "target_rate", 0.5)]
+
+
+def test_a_change_that_waits_is_saved_where_nothing_else_has_changed(tmp_path: Path) -> None:
+    options: Any = {"checkpoints": Checkpoints(tmp_path, every=1)}
+    first = gated(**options)
+    steps = first.steps()
+    next(steps)
+    first.steer("target_rate", 0.5)
+    steps.close()
+    second = gated(**options, resume=True)
+    second.run()
+    assert second.steering.events == [Event(1, "target_rate", 0.5)]
+
+
+def test_a_file_that_missed_a_part_of_the_run_is_not_continued(tmp_path: Path) -> None:
+    folder, file = tmp_path / "kept", tmp_path / "metrics.jsonl"
+    leave_after(gated(checkpoints=folder, observers=[MetricsFile(file)]), 3).steps().close()
+    leave_after(gated(checkpoints=folder, resume=True), 2).steps().close()
+    with pytest.raises(ValueError, match=r"metrics.jsonl is not of this run: give a new file"):
+        gated(checkpoints=folder, resume=True, observers=[MetricsFile(file)])
 
 
 def test_events_that_cannot_be_replayed_are_named() -> None:

@@ -15,7 +15,7 @@ from astkit.datasets import Loader
 from astkit.gating import ContextScore, Gate, LogIntegral, OriginPI, Policy, Selection
 from astkit.gating.scores import Loss
 from astkit.profiling.flops import FlopCounter
-from astkit.trainers import SampleBySampleTrainer, TrainConfig
+from astkit.trainers import Event, SampleBySampleTrainer, TrainConfig
 from tests.trainers.states import RecordedSampleTrainer, RecordedTrainer
 
 STEPS, EPOCHS = 20, 4  # 160 rows in batches of 32
@@ -297,6 +297,8 @@ def test_what_cannot_be_decided_row_by_row_is_refused() -> None:
     for policy in (None, Policy()):
         with pytest.raises(ValueError, match=r"policy is a .*: pass policy=Gate"):
             small(policy)
+    with pytest.raises(ValueError, match="TopK needs a whole batch of scores"):
+        small(Gate(0.5), replay=[Event(3, "controller", "top_k")])
     steered = small(Gate(0.5))
     with pytest.raises(ValueError, match="TopK needs a whole batch of scores"):
         steered.steer("controller", "top_k")
