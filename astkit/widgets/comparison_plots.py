@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MaxNLocator, NullLocator
 
 from astkit.widgets.style import (
     DASHES,
@@ -29,6 +29,8 @@ POINTS = 49
 """Number of points at which the curves of several seeds are averaged."""
 SHOWN_FROM = 0.3
 """Share of a run from which on its curve determines the range of the vertical axis."""
+NEAR = 10.0
+"""Points or percent up to which the axes of `forecasts` are linear."""
 WIDEST = 3.0
 """Rows of a forest plot that reach further than this many times the median row are cut off."""
 SHARES_SHOWN = (-0.6, 1.25)
@@ -139,6 +141,8 @@ def shares(table: Table) -> Picture:
 def forecasts(table: Table) -> Picture:
     """Measured gain by foretold gain, a point a condition, with the diagonal.
 
+    Axes are linear up to `NEAR`, and logarithmic beyond it.
+
     Args:
         table: columns ``condition``, ``gain``, ``gain_low``, ``gain_high``, ``forecast`` and
             ``forecast_error``, two standard errors of it; in points of accuracy, or in percent.
@@ -148,7 +152,9 @@ def forecasts(table: Table) -> Picture:
     lines = sum(1 + label.count("\n") for label in labels)
     figure = picture(width=8.6, height=max(4.6, 0.2 * lines))
     axis = figure.axes[0]
-    axis.axline((0, 0), slope=1, color=INK, lw=1, ls="--", label="foretold exactly")
+    lowest = min(-1.0, (rows["forecast"] - rows["forecast_error"]).min(), rows["gain_low"].min())
+    most = 1.1 * max(NEAR, rows["forecast"].max(), rows["gain_high"].max())
+    axis.plot([lowest, most], [lowest, most], color=INK, lw=1, ls="--", label="foretold exactly")
     axis.axhline(0, color=SOFT, lw=0.8)
     axis.axvline(0, color=SOFT, lw=0.8)
     for place, (label, row) in enumerate(zip(labels, rows.to_dict("records"), strict=True)):
@@ -157,7 +163,14 @@ def forecasts(table: Table) -> Picture:
         look |= {"capsize": 2, "label": label}
         point = [row["forecast"]], [row["gain"]]
         axis.errorbar(*point, [[low], [high]], row["forecast_error"], **look)
-    axis.set_title("gain from choosing by the target: foretold and measured")
+    axis.set_xscale("symlog", linthresh=NEAR)
+    axis.set_yscale("symlog", linthresh=NEAR)
+    ticks = [tick for tick in (-5, -2, 0, 2, 5, 10, 20, 50, 100) if lowest <= tick <= most]
+    for each in (axis.xaxis, axis.yaxis):
+        each.set_ticks(ticks, map(str, ticks))
+        each.set_minor_locator(NullLocator())
+    words = "gain from choosing by the target: foretold and measured"
+    axis.set_title(f"{words}, logarithmic above {NEAR:g}")
     axis.set_xlabel("forecast (points of accuracy, or percent of an error), ± 2 standard errors")
     axis.set_ylabel("measured, 95 % interval")
     figure.legend(loc="outside right center", fontsize=8)
