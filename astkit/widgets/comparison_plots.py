@@ -254,7 +254,7 @@ def values_by_cost(curves: Table, metric: str = "accuracy", rows: int | None = N
 def _arm(
     axis: Axes, arm: str, runs: pd.DataFrame, cost: str, style: dict[str, Any] | None
 ) -> tuple[float, float]:
-    """Draw the mean of an arm's curves; returns their range from `SHOWN_FROM` on.
+    """Draw the mean of a method's curves; returns their range from `SHOWN_FROM` on.
 
     Without a ``style`` the line is thin and grey.
     """
