@@ -25,6 +25,7 @@ from tests.benchmarks.gain import (
     ABSTENTIONS,
     CACHE,
     FORECASTS,
+    RESNET,
     RESULTS,
     ROWS,
     SEEDS,
@@ -37,7 +38,11 @@ from tests.benchmarks.gain import (
 
 SHARES = RESULTS.with_name("06_shares.json")
 PICTURE = RESULTS.with_name("06_shares.png")
-DATA = {"fashion_mnist": "Fashion-MNIST", "cifar10": "CIFAR-10"}
+DATA = {
+    "fashion_mnist": "Fashion-MNIST",
+    "cifar10": "CIFAR-10",
+    RESNET: "CIFAR-10, ResNet-9",
+}
 WORDS = {
     "irrelevant_text:share=0.2": "four of five texts are irrelevant",
     "irrelevant_text:share=0.05": "19 of 20 texts are irrelevant",
