@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -85,6 +86,12 @@ def place(key: tuple[str, str, float]) -> tuple[int, int, float]:
     return list(WORDS).index(word), [*DATA, data].index(data), -epochs
 
 
+def complete(entries: dict[str, Any]) -> list[Run]:
+    """The planned runs of methods that were trained with all of their seeds."""
+    missing = {replace(spec, seed=0) for spec in plan() if spec.name not in entries}
+    return [spec for spec in plan() if replace(spec, seed=0) not in missing]
+
+
 def shares() -> list[dict[str, Any]]:
     """A row for each condition and method: its gain, and its share of the oracle's.
 
@@ -94,10 +101,9 @@ def shares() -> list[dict[str, Any]]:
     entries, forecasts = read(RESULTS), read(FORECASTS)
     rows = dict(np.load(ROWS)) if ROWS.exists() else {}
     conditions = defaultdict(list)
-    for spec in plan():
-        if spec.name in entries:
-            entry = {**entries[spec.name], "name": spec.name}
-            conditions[spec.data, spec.condition, spec.epochs].append(entry)
+    for spec in complete(entries):
+        entry = {**entries[spec.name], "name": spec.name}
+        conditions[spec.data, spec.condition, spec.epochs].append(entry)
     whole = [run for run in conditions[*TEXTS, WHOLE] if run["policy"] == DENSE]
     conditions[*TEXTS, HALF] += whole
 
@@ -230,7 +236,7 @@ def main() -> None:
     (with_half,) = (row for row in table if row["condition"] == half)
     table.remove(with_half)
     planned = dict.fromkeys((spec.data, spec.condition, spec.epochs) for spec in plan())
-    done = {(run["data"], run["condition"], run["epochs"]) for run in entries.values()}
+    done = {(spec.data, spec.condition, spec.epochs) for spec in complete(entries)}
     content = {
         "measured_at": commits,
         "rows": table,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from astkit.comparison.statistics import Gaps
-from tests.benchmarks.shares import share_of_gain
+from tests.benchmarks.gain import SEEDS, Run
+from tests.benchmarks.shares import complete, share_of_gain
 from tests.comparison.test_statistics import NUMBERS
 
 
@@ -50,3 +52,10 @@ def test_shares_of_the_gain_at_the_ends() -> None:
     assert share_of_gain(ties, oracle).n == 0
     third = Gaps(oracle.values / 3, None)
     assert share_of_gain(third, Gaps(oracle.values, None)) == pytest.approx((1 / 3,) * 3 + (4,))
+
+
+def test_a_method_is_shown_once_all_of_its_seeds_are_trained() -> None:
+    dense = [Run("cifar10", "clean", 24, "dense", seed) for seed in SEEDS]
+    aim = [replace(each, policy="aim") for each in dense]
+    assert complete({each.name: {} for each in [*dense, *aim[:-1]]}) == dense
+    assert set(complete({each.name: {} for each in [*dense, *aim]})) == {*dense, *aim}
