@@ -150,8 +150,7 @@ class Schedule:
         """Describe what the runs compute, see `astkit.trainers.fingerprint`.
 
         ``trainer`` is one of dense training, with the seed that the folder was begun with, not
-        trained yet. Raises
-        ``ValueError`` if the folder holds results of another comparison.
+        trained yet. Raises ``ValueError`` if the folder holds results of another comparison.
         """
         test = self.task.source("test")
         now = {
@@ -246,10 +245,9 @@ class Schedule:
         if not self.selects:
             return controls
         for label, method in self.methods.items():
-            runs = (self.entries.get((label, seed)) for seed in seeds)
-            good = next((each for each in runs if each is not None and "failed" not in each), None)
-            control = None if good is None else method.random_control(good)
-            if control is not None:
+            runs = (self.entries[label, seed] for seed in seeds if (label, seed) in self.entries)
+            good = next((each for each in runs if "failed" not in each), None)
+            if good and (control := method.random_control(good)):
                 controls[control.label] = control
         return controls
 

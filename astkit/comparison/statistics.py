@@ -8,6 +8,7 @@ Needs scipy.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -257,15 +258,12 @@ def seeds_for(mean: float, spread: float, common: float = 0.0, error: float = ER
         missed = special.nctdtr(freedom, abs(mean) / at.error, at.quantile(error))
         return bool(1 - missed >= POWER)
 
-    low, high = 1, 2
-    while not enough(high):
+    high = 2
+    while not enough(high):  # far above the number sought scipy's distribution is inexact
         if high == 100_000:
             return None if common else high
-        low, high = high, min(2 * high, 100_000)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if enough(middle) else (middle, high)
-    return high
+        high = min(2 * high, 100_000)
+    return bisect_left(range(high), True, lo=high // 2 + 1, key=enough)
 
 
 def rows_needed(effect: Estimate, error: float = ERROR) -> float | None:

@@ -88,10 +88,7 @@ class Task:
         lr_factor: float = 1.0,
         **options: Any,
     ) -> Trainer:
-        """A trainer of one run, with ``lr_factor`` times the learning rate.
-
-        Raises ``ValueError`` for training data whose rows cannot be selected before loading.
-        """
+        """A trainer of one run, with ``lr_factor`` times the learning rate."""
         model, config = self.model(seed), replace(self.config, seed=seed)
         optimizer = scheduler = None
         if self.make_optimizer is None:

@@ -10,9 +10,7 @@ from typing import Literal
 from astkit.comparison.statistics import (
     DENSE,
     ERROR,
-    Arm,
     Entry,
-    Gaps,
     Interval,
     Rows,
     Seeds,
@@ -191,11 +189,7 @@ def judge(
     if smallest_gain is None and unit(metric)[0] > 1:
         smallest_gain = SMALLEST_GAIN
     dense, sign = arms.get(DENSE, {}), 1 if higher else -1
-
-    def against(arm: Arm, control: Arm) -> Gaps:
-        return gaps(arm, control, rows)
-
-    estimates = {name: against(arm, dense).estimate() for name, arm in policies.items()}
+    estimates = {name: gaps(arm, dense, rows).estimate() for name, arm in policies.items()}
     zero = {name: each.p() for name, each in estimates.items()}
     small = dict.fromkeys(estimates, 1.0)
     for name, each in estimates.items():
@@ -206,6 +200,7 @@ def judge(
     verdicts = []
     for name, arm in policies.items():
         each, flops = estimates[name], cost_ratio(arm, dense, "flops")
+        to_random = gaps(arm, random_control(arm, arms), rows).estimate()
         failed = sum(not finite(run["value"]) for run in arm.values())
         barred = sign * each.mean > 0 and (failed or flops.mean > EXCESS)
         outcome: Outcome = "no gain" if name in bounded else "cannot tell yet"
@@ -217,7 +212,7 @@ def judge(
             higher=higher,
             outcome=outcome,
             difference=each.interval(),
-            to_random=against(arm, random_control(arm, arms)).estimate().interval(),
+            to_random=to_random.interval(),
             test_rows=each.units > 0,
             compared=compared,
             smallest_gain=smallest_gain,

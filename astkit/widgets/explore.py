@@ -24,7 +24,7 @@ from astkit.files import plain_values, write_atomic
 from astkit.widgets.plots import pixels
 
 SIDE = 96  # largest side of an embedded picture, in pixels
-_FOLDER = files("astkit.widgets")
+_SCRIPT = files("astkit.widgets").joinpath("explore.js").read_text()
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
@@ -53,16 +53,15 @@ class Explorer(anywidget.AnyWidget):
       by name.
     """
 
-    _esm = _FOLDER.joinpath("explore.js").read_text() + "\nexport default { render };\n"
-    _css = _FOLDER.joinpath("explore.css").read_text()
+    _esm = _SCRIPT + "\nexport default { render };\n"
+    _css = files("astkit.widgets").joinpath("explore.css").read_text()
     content = traitlets.Dict().tag(sync=True)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write a self-contained HTML page, atomically."""
         embedded = json.dumps(plain_values(self.content)).replace("<", "\\u003c")
-        script = _FOLDER.joinpath("explore.js").read_text()
         page = _PAGE.format(
-            title=escape(self.content["title"]), style=self._css, content=embedded, script=script
+            title=escape(self.content["title"]), style=self._css, content=embedded, script=_SCRIPT
         )
         return write_atomic(path, page)
 

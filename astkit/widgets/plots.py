@@ -60,7 +60,13 @@ def cost_breakdown(results: Table) -> Picture:
     panels = 1 + ("seconds" in table)
     figure = picture(panels, width=9.6 / panels, height=1.4 + 0.42 * len(means))
     axis = figure.axes[0]
-    _name_ratios(axis, _stacked(axis, means))
+    left = pd.Series(0.0, index=means.index)
+    for part, place in PARTS.items():
+        bar: dict[str, Any] = {"color": COLOURS[place], "hatch": HATCHES[place], "edgecolor": PAPER}
+        axis.barh(range(len(means)), means[part], left=left, label=part, lw=0.8, **bar)
+        left = left + means[part]
+    _name_rows(axis, means.index)
+    _name_ratios(axis, left)
     axis.set(title="FLOPs of an epoch, by part", xlabel="FLOPs, 2 per multiply-add")
     axis.xaxis.set_major_formatter(EngFormatter(sep=""))
     figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=4)
@@ -85,18 +91,6 @@ def _name_ratios(
     if "dense" in values.index:
         for place, (value, end) in enumerate(zip(values, ends, strict=True)):
             axis.text(end, place, f"  {value / values['dense']:.2f} × dense", va="center", size=9)
-
-
-def _stacked(axis: Axes, parts: pd.DataFrame) -> pd.Series[float]:
-    """Plot a stacked bar per row of ``parts``, the first on top; returns the ends of the bars."""
-    left = pd.Series(0.0, index=parts.index)
-    for part, place in PARTS.items():
-        look: dict[str, Any] = {"color": COLOURS[place], "hatch": HATCHES[place], "lw": 0.8}
-        look["edgecolor"] = PAPER
-        axis.barh(range(len(parts)), parts[part], left=left, label=part, **look)
-        left = left + parts[part]
-    _name_rows(axis, parts.index)
-    return left
 
 
 def _name_rows(axis: Axes, names: Any) -> None:

@@ -13,11 +13,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import papermill
+import nbformat
 import pytest
+from nbformat.v4 import new_code_cell, new_notebook
 
-FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
-ARTIFACTS = Path(os.environ.get("ASTKIT_BROWSER_OUT", FOLDER.parent / "out" / "browser"))
+ROOT = Path(__file__).resolve().parents[2]
+ARTIFACTS = Path(os.environ.get("ASTKIT_BROWSER_OUT", ROOT / "out" / "browser"))
+KERNEL = {"name": "python3", "display_name": "Python 3", "language": "python"}
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), ""
 )
@@ -152,18 +154,17 @@ class LabPage:
 @pytest.fixture
 def open_notebook(
     browser: Any, lab: tuple[str, Path], request: pytest.FixtureRequest
-) -> Iterator[Callable[[str, dict[str, Any]], LabPage]]:
-    """Open a copy of a notebook, with other parameters, in a fresh kernel."""
+) -> Iterator[Callable[..., LabPage]]:
+    """Open a notebook of these code cells in a fresh kernel."""
     address, root = lab
     context = browser.new_context(viewport={"width": 1300, "height": 950})
     context.set_default_timeout(60_000)
 
-    def open_copy(name: str, parameters: dict[str, Any]) -> LabPage:
+    def open_cells(*cells: str) -> LabPage:
         title = request.node.name.removeprefix("test_")
         target = root / f"{title}.ipynb"
-        papermill.execute_notebook(
-            FOLDER / name, target, parameters, prepare_only=True, progress_bar=False
-        )
+        code = [new_code_cell(cell) for cell in cells]
+        nbformat.write(new_notebook(cells=code, metadata={"kernelspec": KERNEL}), target)
         page = context.new_page()
         page.goto(f"{address}/lab/workspaces/{title}/tree/{target.name}?token=browser&reset")
         page.locator(".jp-NotebookPanel .jp-Cell").first.wait_for()
@@ -171,7 +172,7 @@ def open_notebook(
         lab_page.until(lambda: "Idle" in page.locator("#jp-bottom-panel").inner_text(), "a kernel")
         return lab_page
 
-    yield open_copy
+    yield open_cells
     for page in context.pages:
         page.get_by_role("menuitem", name="Kernel").first.click()
         page.get_by_text("Shut Down Kernel", exact=True).first.click()

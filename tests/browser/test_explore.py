@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import nbformat
 import pytest
-from nbformat.v4 import new_code_cell, new_notebook
 from playwright.sync_api import expect
 
 from tests.browser.conftest import ARTIFACTS
@@ -94,14 +92,8 @@ def test_a_page_of_its_own_works_offline(browser: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_the_widget_in_a_notebook(open_notebook: Any, tmp_path: Path) -> None:
-    parameters = new_code_cell("out = ''", metadata={"tags": ["parameters"]})
-    cells = [parameters, new_code_cell(DATA), new_code_cell("explorer")]
-    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    nbformat.write(
-        new_notebook(cells=cells, metadata={"kernelspec": kernel}), tmp_path / "explore.ipynb"
-    )
-    lab = open_notebook(tmp_path / "explore.ipynb", {"out": ""})
-    lab.run_cells(4)
+def test_the_widget_in_a_notebook(open_notebook: Any) -> None:
+    lab = open_notebook(DATA, "explorer")
+    lab.run_cells(2)
     check(lab.page)
     lab.photo("lab")

@@ -10,9 +10,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-import nbformat
 import pytest
-from nbformat.v4 import new_code_cell, new_notebook
 
 TRAINER = """\
 import torch
@@ -26,14 +24,13 @@ model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 4))
 trainer = Trainer(model, Loader(data, 8), Loader(data, 88), policy=Gate(0.1), epochs=90)
 """
 RUN = "run = Dashboard(pace=40).run(trainer)"
-SAVE = "run.save(out + '/live.json')"
 
 
 class Scene:
-    """The notebook in a browser, and the record that its run leaves."""
+    """The notebook in a browser, and the record that its run leaves at ``path``."""
 
-    def __init__(self, lab_page: Any, out: Path) -> None:
-        self.lab, self.out = lab_page, out
+    def __init__(self, lab_page: Any, path: Path) -> None:
+        self.lab, self.path = lab_page, path
 
     @property
     def step(self) -> int:
@@ -65,9 +62,8 @@ class Scene:
 
     def record(self, status: str) -> dict[str, Any]:
         """The record of a run whose target rate was changed once, which the rate followed."""
-        path = self.out / "live.json"
-        self.lab.until(path.exists, "the record")
-        record = json.loads(path.read_text())
+        self.lab.until(self.path.exists, "the record")
+        record = json.loads(self.path.read_text())
         assert (record["status"], record["steered"]) == (status, True)
         steps = [step["step"] for step in record["steps"]]
         assert steps == list(range(1, record["training_steps"] + 1)), "the record has gaps"
@@ -79,13 +75,9 @@ class Scene:
 
 
 def test_steer_pause_step_resume_and_interrupt(open_notebook, tmp_path: Path) -> None:
-    parameters = new_code_cell("out = ''", metadata={"tags": ["parameters"]})
-    cells = [parameters, *map(new_code_cell, (TRAINER, RUN, SAVE))]
-    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    book = new_notebook(cells=cells, metadata={"kernelspec": kernel})
-    nbformat.write(book, tmp_path / "small.ipynb")
-    scene = Scene(open_notebook(tmp_path / "small.ipynb", {"out": str(tmp_path)}), tmp_path)
-    scene.lab.run_cells(4)  # the parameters, those injected, the trainer, the run
+    path = tmp_path / "live.json"
+    scene = Scene(open_notebook(TRAINER, RUN, f"run.save({str(path)!r})"), path)
+    scene.lab.run_cells(2)  # the trainer, the run
     scene.until_step(5)
     scene.lab.drag_target(0.30)
     scene.until_step(30)

@@ -9,6 +9,7 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 from torch import nn
+from torch.optim import lr_scheduler as schedulers
 from torch.utils.data import TensorDataset
 
 import astkit
@@ -74,7 +75,8 @@ def test_rates_are_tried_beyond_the_ends(monkeypatch: pytest.MonkeyPatch) -> Non
     assert factors == pytest.approx([1 / 3, 1, 3, 10, 30, 90, 270])
 
 
-def test_an_optimizer_is_tried_by_its_groups_and_scheduler(tmp_path: Path) -> None:
+@pytest.mark.parametrize("scheduled", ["no", "one", "two"])
+def test_an_optimizer_is_tried_by_its_groups_and_scheduler(scheduled: str) -> None:
     rates: list[float] = []
 
     class Watched(torch.optim.SGD):
@@ -84,10 +86,15 @@ def test_an_optimizer_is_tried_by_its_groups_and_scheduler(tmp_path: Path) -> No
 
     def make(model: nn.Module) -> Any:
         optimizer = Watched(model.parameters(), lr=1e-4)
-        return optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 1000)
+        steps = schedulers.StepLR(optimizer, 1000)
+        if scheduled == "two":
+            warm = schedulers.ConstantLR(optimizer, 1.0, 1)
+            return optimizer, schedulers.SequentialLR(optimizer, [warm, steps], [1])
+        return optimizer if scheduled == "no" else (optimizer, steps)
 
     report = run(
         make_optimizer=make,
+        config=TrainConfig(schedule="constant"),
         check_baseline=True,
         policies=["auto"],
         seeds=[0],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import re
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -223,25 +222,6 @@ def test_a_baseline_that_was_not_checked_is_checked_when_it_is_asked_for(
     for _ in range(2):
         assert run(check_baseline=True, **settings).baseline == ["untuned"]
     assert given == [True]  # the runs that exist have the default rate
-
-
-@pytest.mark.parametrize("scheduled", [False, True])
-def test_the_rate_of_a_scheduler_is_tried_too(scheduled: bool) -> None:
-    def make_optimizer(model: nn.Module) -> Any:
-        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-        if not scheduled:
-            return optimizer
-        warm = torch.optim.lr_scheduler.ConstantLR(optimizer, 1.0, 1)
-        steps = torch.optim.lr_scheduler.StepLR(optimizer, 10**6)
-        return optimizer, torch.optim.lr_scheduler.SequentialLR(optimizer, [warm, steps], [1])
-
-    task = training.Task(
-        make_model, TRAIN, TRAIN, TRAIN, batch_size=16, make_optimizer=make_optimizer, device="cpu"
-    )
-    task = replace(task, config=TrainConfig(schedule="constant"))
-    trainer = task.trainer(None, 0, Budget(steps=5), 3.0)
-    rates = [each.metrics["lr"] for each in trainer.steps() if each.phase == "train"]
-    assert rates == pytest.approx([3e-3] * 5)
 
 
 def test_an_interrupted_comparison_ends_with_the_same_entries(
@@ -522,7 +502,6 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"seeds": []}, "seeds is \\[\\]"),
     ({"seeds": 3}, "seeds is 3: give different whole numbers"),
     ({"policies": None}, "policies is None: name at least one"),
-    ({"make_model": nn.Linear}, "make_model cannot be called without arguments"),
     ({"make_optimizer": torch.optim.SGD}, "make_optimizer is .*SGD.*: pass a function"),
     ({"make_optimizer": lambda model: None}, "make_optimizer returns a NoneType"),
     ({"out": 3}, "out is 3: pass a str"),

@@ -212,8 +212,3 @@ def test_images_of_other_modes_keep_their_colours_and_captions_stay_text():
     assert figure.png()
     _, *captions = (text.get_text() for text in figure.axes[0].texts)
     assert captions == ["$_$", "automobile\n→ airplane"]
-
-
-def test_no_image_is_refused():
-    with pytest.raises(ValueError, match="holds no image"):
-        plots.image_rows({"selected": []})
