@@ -6,6 +6,7 @@ The arguments are checked here; `Schedule` orders the runs, `training.run` train
 
 from __future__ import annotations
 
+import copy
 import inspect
 import tempfile
 import weakref
@@ -188,6 +189,15 @@ def _check_model(task: Task) -> None:
             f"make_model is a {type(make).__name__}: pass a function without arguments that returns"
             " a new model"
         )
+    try:
+        inspect.signature(make).bind()
+    except TypeError as error:
+        raise ValueError(
+            f"make_model cannot be called without arguments ({error}): pass a function, such as"
+            " functools.partial of this one"
+        ) from None
+    except ValueError:  # no signature is known
+        pass
     one, other = task.model(0), task.model(0)
     if not isinstance(one, nn.Module):
         raise ValueError(f"make_model returns a {type(one).__name__}: return a torch module")
@@ -248,7 +258,8 @@ def _used(policy: Policy) -> bool:
         new = type(policy)(**policy.config())
     except (TypeError, ValueError):  # a constructor that does not store its arguments
         return False
-    return bool(plain(policy.state_dict()) != plain(new.state_dict()))
+    # of a copy, as asking may draw what depends on a seed that is not set yet
+    return bool(plain(copy.deepcopy(policy).state_dict()) != plain(new.state_dict()))
 
 
 def label_of(policy: Chosen) -> str:

@@ -502,6 +502,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"seeds": []}, "seeds is \\[\\]"),
     ({"seeds": 3}, "seeds is 3: give different whole numbers"),
     ({"policies": None}, "policies is None: name at least one"),
+    ({"make_model": nn.Linear}, "make_model cannot be called without arguments"),
     ({"make_optimizer": torch.optim.SGD}, "make_optimizer is .*SGD.*: pass a function"),
     ({"make_optimizer": lambda model: None}, "make_optimizer returns a NoneType"),
     ({"out": 3}, "out is 3: pass a str"),

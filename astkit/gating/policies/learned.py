@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -50,13 +51,20 @@ class Learned(Policy):
         # of each sample: logarithms of the last three losses, infinite if unknown; epochs of the
         # last two visits; number of visits
         self.past, self.times, self.visits = torch.empty(3, 0), torch.empty(2, 0), torch.empty(0)
+
+    @cached_property
+    def network(self) -> nn.Sequential:
+        """The network; drawn when it is first needed, since `compare` sets the seed of a copy."""
         with rng.isolated("cpu", self.seed, "learned"):
             first = nn.Linear(FEATURES, HIDDEN, dtype=torch.float32)
             last = nn.Linear(HIDDEN, 1, dtype=torch.float32)
         nn.init.zeros_(last.weight)
         nn.init.zeros_(last.bias)
-        self.network = nn.Sequential(first, nn.Tanh(), last)
-        self._optimizer = torch.optim.Adam(self.network.parameters(), LR)
+        return nn.Sequential(first, nn.Tanh(), last)
+
+    @cached_property
+    def _optimizer(self) -> torch.optim.Optimizer:
+        return torch.optim.Adam(self.network.parameters(), LR)
 
     def plan(self, run: RunInfo) -> Selection:
         if not self.past.shape[1]:

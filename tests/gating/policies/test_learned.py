@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from astkit.comparison.compare import checked_methods
 from astkit.gating import Visit
 from astkit.gating.policies.learned import FEATURES, HIDDEN, LEAST, MOST, STEPS, Learned
 from tests.gating.policies.recorded import LABELS, N, close, drawn_shares, info
@@ -91,6 +92,15 @@ def test_policies_of_one_state_learn_apart() -> None:
     for other in (*others, first):  # the last one is set back
         other.load_state_dict(state)
     assert [run(other, range(8, 12)) for other in (*others, first)] == [expected] * 3
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_each_seed_of_a_comparison_has_a_network_of_its_own(seed: int) -> None:
+    ((label, given),) = checked_methods(Learned(0.3)).items()
+    assert label == "learned"
+    made = given.new_policy(seed)
+    assert isinstance(made, Learned)
+    assert torch.equal(made.network[0].weight, Learned(0.3, seed=seed).network[0].weight)
 
 
 def test_it_counts_its_own_flops() -> None:
