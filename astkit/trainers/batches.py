@@ -43,7 +43,7 @@ class Batches:
     def __init__(
         self,
         source: BatchSource,
-        policy: Policy | None,
+        policy: Policy,
         target: Any,
         device: torch.device,
         seed: int,
@@ -52,7 +52,7 @@ class Batches:
     ) -> None:
         self.source: Any = divided(source)
         self._undivided = source
-        planner = policy if policy is not None and overrides(policy, "plan") else None
+        planner = policy if overrides(policy, "plan") else None
         if planner is not None:
             _check_selectable(planner, source)
         data = getattr(source, "data", None)
@@ -100,6 +100,8 @@ class Batches:
             with rng.restored(self.device, self.seed, *place, *distributed.key()):
                 batch = next(self._loading, None)
         self.rows = self._rows_of(batch)
+        if batch is None:
+            self._in_round = self.taken  # which a loader without a length did not say before
         return batch
 
     def _begun(self) -> Iterator[Batch]:
@@ -194,10 +196,10 @@ class Batches:
         share = min(1.0, self.taken / self._in_round) if self._in_round else 1.0
         return (epoch.planned - 1 + share) / epoch.rounds
 
-    def end_epoch(self, whole: bool) -> None:
-        """Release the iterator; after a ``whole`` epoch the next one follows."""
-        self._loading = self._drawn = None
-        if whole:
+    def end_epoch(self) -> None:
+        """Release the iterator; the next epoch follows if this one is `over`."""
+        over, self._loading, self._drawn = self.over, None, None
+        if over:
             self.batch = self.taken = 0
             self.epoch.start(self.epoch.number + 1)
 

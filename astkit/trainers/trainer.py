@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -138,14 +138,18 @@ class Trainer:
             size = size if is_dataset(validation) else None  # a loader has its own
             self.validation = as_loader(opened(validation), self.device, size, shuffle=False)
         self.validation_rows = sampled_rows(self.validation, self.config.validation_fraction)
+        self.ledger = Ledger(synchronize=synchronizer(self.device), meter=meter)
         self.optimisation = Optimisation(
-            model, self.config, criterion, optimizer, scheduler, self.device
+            model, self.config, criterion, optimizer, scheduler, self.device, self.ledger
         )
         self.model = self.optimisation.model  # without DistributedDataParallel
         self.optimizer = self.optimisation.optimizer
         self.metrics = as_metrics(metrics)
         self.validates = True  # after each epoch
-        self.policy = as_policy(policy, seed)
+        self.policy = as_policy(policy, seed) or Policy()
+        self._chooses = overrides(self.policy, "choose")
+        self._observes = overrides(self.policy, "observe")
+        self.optimisation.watching = self._observes and self.policy.needs_outputs
         target = getattr(self.validation, "data", getattr(self.validation, "loader", None))
         self.batches = Batches(
             self.train_data,
@@ -156,21 +160,13 @@ class Trainer:
             self._features if hasattr(self.validation, "order") else None,
             self.budget.flops,
         )
-        self.ledger = Ledger(synchronize=synchronizer(self.device), meter=meter)
-        self.classes = True  # whether integer targets are classes, see `_check_batch`
-        self._flops = FlopCache(self._count_outside)
-        self._costs: dict[object, BatchFlops] = {}  # of the model, by shape of a row
-        self._checked: set[object] = set()  # shapes of the training data
-        self._trained = [each.requires_grad for each in model.parameters()]
+        self.classes = True  # whether integer targets are classes, see `_check`
+        self._forget_costs()
         self.step, self.progress = 0, 0.0
         self.done = self.prepared = False
         self.history = History()
         self.reports = Reports([self.history, *observers], self.config.report_every)
         self.steering = Steering(self.policy, replay)
-        self._chooses = self.policy is not None and overrides(self.policy, "choose")
-        self._observes = self.policy is not None and overrides(self.policy, "observe")
-        if self.policy is not None:
-            self.optimisation.watching = self._observes and self.policy.needs_outputs
         if isinstance(checkpoints, str | os.PathLike):
             checkpoints = Checkpoints(checkpoints)
         self.checkpoints = copy.copy(checkpoints)  # another trainer may be given the same ones
@@ -197,10 +193,10 @@ class Trainer:
         are checkpoints. Raises `TimeIsUp` if the time budget of the process ends first.
         """
         with interrupt_held() as interrupted:
-            for _ in self.steps():
-                if interrupted():
-                    self._save_alone()
-                    break
+            with closing(self.steps()) as steps:
+                for _ in steps:
+                    if interrupted():
+                        break
             if interrupted():
                 raise KeyboardInterrupt
         return self.history
@@ -218,15 +214,13 @@ class Trainer:
         with self._running():
             self._prepare()
             while not self.done:
-                spent = self.progress >= 1.0  # stopped between the last batch and the epoch's end
-                batch = None if spent else self._next_batch()
-                if batch is not None:
-                    record = self._train_on(batch)
+                # a run may have been stopped between the last batch and the epoch's end
+                record = self._train_step() if self.progress < 1.0 else None
+                if record is not None:
                     self._save_if_due()
                     yield record
-                if batch is None or self.progress >= 1.0:
-                    whole = self.batches.over or (batch is None and not spent)
-                    record = self._end_epoch(whole)
+                if record is None or self.progress >= 1.0:
+                    record = self._end_epoch()
                     self._save_if_due(epoch_ended=True)
                     yield record
                 if limited and not self.done and time_is_up():
@@ -235,33 +229,32 @@ class Trainer:
     @contextmanager
     def _running(self) -> Iterator[None]:
         """Lock the checkpoints, set train mode and system settings; restore them at the end."""
-        if self.checkpoints is not None:
-            self.checkpoints.hold()
         modes = [(module, module.training) for module in self.model.modules()]
-        if not self.model.training:
-            self.model.train()
-        try:
-            with system.tuned(self.config.threads, self.config.keep_memory):
+        with ExitStack() as leaving:  # calls all, in reverse, even if one raises
+            if self.checkpoints is not None:
+                self.checkpoints.hold()
+                leaving.callback(self.checkpoints.close)
+            for observer in self.reports.observers:
+                leaving.callback(observer.close)
+            leaving.callback(self.ledger.settle)  # seconds may be read from here on
+            leaving.callback(self._report)
+            leaving.callback(self.batches.stop)
+            leaving.callback(self.optimisation.release)
+            leaving.enter_context(system.tuned(self.config.threads, self.config.keep_memory))
+            if not self.model.training:
+                self.model.train()
+            try:
                 yield
-        except GeneratorExit:  # iteration was stopped between two batches
-            self._save_alone()
-            raise
-        finally:
-            for module, training in modes:
-                module.training = training
-            with ExitStack() as closing:  # close all, even if one raises
-                if self.checkpoints is not None:
-                    closing.callback(self.checkpoints.close)
-                for observer in self.reports.observers:
-                    closing.callback(observer.close)
-                closing.callback(self.ledger.settle)  # seconds may be read from here on
-                closing.callback(self._report)
-                closing.callback(self.batches.stop)
-                closing.callback(self.optimisation.release)
+            except GeneratorExit:  # iteration was stopped between two batches
+                self._save_alone()
+                raise
+            finally:
+                for module, training in modes:
+                    module.training = training
 
     def _prepare(self) -> None:
         """Call ``Policy.prepare`` once, with copies of the initial model."""
-        if not self.prepared and self.policy is not None and overrides(self.policy, "prepare"):
+        if not self.prepared and overrides(self.policy, "prepare"):
             begin = copy.deepcopy(self.model)
             random = rng.isolated(self.device, self.config.seed, "prepare")
             with self.ledger.clock("training"), self.ledger.phase("prepare"), random:
@@ -269,10 +262,38 @@ class Trainer:
                 self.policy.prepare(partial(copy.deepcopy, begin), data)
         self.prepared = True
 
+    def _train_step(self) -> StepRecord | None:
+        """Plan, load, choose, train, observe, book, report; ``None`` if the epoch is over."""
+        with self.ledger.clock("training"):
+            batch = self._next_batch()
+            if batch is None:
+                return None
+            self._steer()
+            if batch.index is None and self.policy.needs_index:
+                raise without_index(self.policy)
+            cost = self.cost(batch)
+            with rng.isolated(self.device, self.config.seed, "step", self.step, *self._process):
+                self.optimisation.set_lr(self.progress, self.batches.epoch.lr_factor)
+                result = self.train_batch(batch, self.batches.weight(batch))
+                if self.optimisation.watching:
+                    result = result._replace(predictions=self.optimisation.take_predictions())
+                with self.ledger.phase("log"):
+                    if self._observes:
+                        self._observe(batch, result)
+                    metrics = self._book(batch, result, cost)
+        for watch in self.reports.watchers:
+            watch(batch, result)
+        self.progress = self._spent()
+        metrics = {"epoch": self.epoch, "progress": self.progress, **metrics}
+        record = StepRecord(self.step, "train", metrics)
+        if self.reports.keep(record):
+            self._report()
+        return record
+
     def _next_batch(self) -> Batch | None:
         """The next batch; opens rounds, scores ``score_only`` rows; ``None`` after an epoch."""
         while True:
-            with self.ledger.clock("training"), self.ledger.phase("load"):
+            with self.ledger.phase("load"):
                 batch = self.batches.next()
             if batch is not None:
                 return batch
@@ -284,56 +305,28 @@ class Trainer:
                         " or disable drop_last, and let the policy select at least one row"
                     )
                 return None
-            with self.ledger.clock("training"), self.ledger.phase("plan"):
-                self._exchange()
-                trained = [each.requires_grad for each in self.model.parameters()]
-                if trained != self._trained:  # gradients have another cost
-                    self._trained, self._flops = trained, FlopCache(self._count_outside)
-                    self._costs.clear()
+            with self.ledger.phase("plan"):
+                self.policy.exchange()
+                if self._trained != [each.requires_grad for each in self.model.parameters()]:
+                    self._forget_costs()
                 unloaded = self.batches.plan(self.progress)
                 self.ledger.counts.unloaded += unloaded if distributed.rank() == 0 else 0
 
     def _score_only(self) -> None:
         """Score the ``score_only`` rows of the round; the results go to ``Policy.observe``."""
-        epoch = self.batches.epoch
+        epoch, source = self.batches.epoch, self.batches.source
         rows, epoch.score_only = epoch.score_only, epoch.score_only[:0]
-        if not len(rows) or self.policy is None:
+        if not len(rows):
             return
-        source = self.batches.source.undropped()
-        batches = source.batches(epoch.number, rows)
+        batches = source.undropped().batches(epoch.number, rows)
         for _ in range(-(-len(rows) // source.batch_size)):
-            with self.ledger.clock("training"), self.ledger.phase("load"):
+            with self.ledger.phase("load"):
                 batch = next(batches)
-            with self.ledger.clock("training"), self.ledger.phase("score"):
+            with self.ledger.phase("score"):
                 seen = self.scored(batch)
                 everything = torch.arange(batch.rows, device=seen.losses.device)
-                self.policy.report(visit_of(seen, everything, self._watching))
+                self.policy.report(visit_of(seen, everything, self.optimisation.watching))
                 self.ledger.counts.skipped += batch.rows
-
-    def _train_on(self, batch: Batch) -> StepRecord:
-        """Train on a batch: choose rows, take a step, tell the policy, count the cost."""
-        self._steer()
-        if batch.index is None and self.policy is not None and self.policy.needs_index:
-            raise without_index(self.policy)
-        cost = self.cost(batch)
-        random = rng.isolated(self.device, self.config.seed, "step", self.step, *self._process)
-        with self.ledger.clock("training"), random:
-            self.optimisation.set_lr(self.progress, self.batches.epoch.lr_factor)
-            result = self.train_batch(batch, self.batches.weight(batch))
-            if self.optimisation.watching:
-                result = result._replace(predictions=self.optimisation.take_predictions())
-            with self.ledger.phase("log"):
-                if self._observes:
-                    self._observe(batch, result)
-                metrics = self._count(batch, result, cost)
-        for watch in self.reports.watchers:
-            watch(batch, result)
-        self.progress = self._spent()
-        metrics = {"epoch": self.batches.epoch.number, "progress": self.progress, **metrics}
-        record = StepRecord(self.step, "train", metrics)
-        if self.reports.keep(record):
-            self._report()
-        return record
 
     # --- a step: these may be overridden ---
 
@@ -350,9 +343,8 @@ class Trainer:
         ``weight [batch]``, from selection before loading, scales the losses in their mean over the
         rows; ``None`` means 1.
         """
-        if self.policy is None or not self._chooses:
-            losses = self.train_rows(batch, weight, self.batches.rows / self._processes)
-            return StepResult(torch.arange(len(losses)), losses)
+        if not self._chooses:
+            return StepResult(self.train_rows(batch, weight, self.batches.rows / self._processes))
         with self.ledger.phase("score"):
             seen = self.scored(batch)
             chosen = self.policy.choose(seen)
@@ -373,8 +365,8 @@ class Trainer:
         if len(chosen):
             losses = self.train_rows(part, weights, normaliser)
         else:
-            self.optimisation.end_batch(self.ledger)
-        return StepResult(chosen.index[: len(losses)], losses, chosen, seen)
+            self.optimisation.end_batch()
+        return StepResult(losses, chosen, seen)
 
     def train_rows(
         self, batch: Batch, weight: Tensor | None, normaliser: float | Tensor | None
@@ -383,7 +375,7 @@ class Trainer:
 
         See `Optimisation.train` for the arguments.
         """
-        return self.optimisation.train(batch, weight, normaliser, self.ledger)
+        return self.optimisation.train(batch, weight, normaliser)
 
     def scored(self, batch: Batch, outputs: Any = None) -> Scored:
         """``batch`` for policies: evaluated on first access, in the precision of the run."""
@@ -420,44 +412,31 @@ class Trainer:
 
     def _observe(self, batch: Batch, result: StepResult) -> None:
         """Report a step to the policy, unless its rows only repeat those of another process."""
-        assert self.policy is not None
-        visits = [] if self.batches.repeating else result.visits(batch, self._watching)
-        self.policy.report(*visits)
+        visits = result.visits(batch, self.optimisation.watching)
+        self.policy.report(*([] if self.batches.repeating else visits))
         if self._chooses:  # the next batch may depend on it
             self.policy.exchange()
 
-    @property
-    def _watching(self) -> bool:
-        """Whether the policy is told what the model predicts."""
-        return self.optimisation.watching and self.classes
-
-    def _exchange(self) -> None:
-        if self.policy is not None:
-            self.policy.exchange()
-
-    def _count(self, batch: Batch, result: StepResult, cost: BatchFlops) -> dict[str, Any]:
+    def _book(self, batch: Batch, result: StepResult, cost: BatchFlops) -> dict[str, Any]:
         """Add a step to the ledger; returns its metrics, with values that may be on the device."""
-        rows, trained, chosen = batch.rows, len(result.rows), result.selection
+        losses, chosen, policy = result.losses, result.selection, self.policy
+        rows, trained = batch.rows, len(losses)
         repeating, padded = self.batches.repeating, None
         if chosen is not None and (self._processes > 1 or isinstance(chosen.rate, Tensor)):
             padded = chosen.padding
         share = self.batches.epoch.share or 1.0  # rows may be left of the round before
-        passes = dense_passes = 1
-        if cost.forward.fixed or cost.backward.fixed:
-            passes, dense_passes = self.passes(trained), self.passes(rows)
         self.ledger.note(
             cost,
             trained=trained,
             skipped=rows - trained,
-            passes=passes,
+            passes=self.passes(trained),
             overflowed=self.optimisation.take_lost(),
             padded=trained if repeating else padded,
             dense=0.0 if repeating else rows / share,
-            dense_passes=dense_passes / share,
+            dense_passes=self.passes(rows) / share,
         )
-        if self.policy is not None and self.policy.flops:
-            self.ledger.flops.helper += self.policy.flops
-            self.policy.flops = 0.0
+        self.ledger.flops.helper += policy.flops
+        policy.flops = 0.0
         self.step += 1
         self.batches.trained()
         metrics: dict[str, Any] = {
@@ -470,7 +449,6 @@ class Trainer:
             "of_epoch": self.batches.of_epoch,
         }
         if trained:
-            losses = result.losses
             metrics["loss"] = losses.mean() if chosen is None else chosen.mean_loss(losses)
         if chosen is not None:
             metrics["rate"], metrics["threshold"] = chosen.rate, chosen.threshold
@@ -487,31 +465,33 @@ class Trainer:
     def cost(self, batch: Batch, model: nn.Module | None = None) -> BatchFlops:
         """FLOPs of ``batch``, counted once per shape of its rows, or predicted from other lengths.
 
-        A new shape is first checked on two rows. Raises ``ValueError`` for invalid data, before any
-        weight changes.
+        Before a shape is counted, two of its rows are checked. Raises ``ValueError`` for invalid
+        data, before any weight changes.
         """
         if model is not None and model is not self.model:
             return self._flops.cost(model, batch)
         shape: object = batch.x.shape[1:] if isinstance(batch.x, Tensor) else shape_of(batch)
-        cost = self._costs.get(shape)
-        if cost is None:
-            if shape not in self._checked:
-                with self.ledger.paused():
-                    self._check_batch(batch)
-                self._checked.add(shape)
-            cost = self._costs[shape] = self._flops.cost(self.model, batch)
-            if not self.ledger.uncounted.issuperset(cost.uncounted):
-                self.ledger.uncounted.update(cost.uncounted)
-                self._spent()  # raises for a FLOPs budget with uncounted operations
-        return cost
+        if shape not in self._costs:
+            self._costs[shape] = cost = self._flops.cost(self.model, batch)
+            self.ledger.uncounted.update(cost.uncounted)
+            self.budget.spent(0.0, self.ledger)  # raises for FLOPs that cannot be counted
+        return self._costs[shape]
+
+    def _forget_costs(self) -> None:
+        """Count anew: which parameters are trained decides about the cost of gradients."""
+        self._trained = [each.requires_grad for each in self.model.parameters()]
+        self._flops = FlopCache(self._count_outside)
+        self._costs: dict[object, BatchFlops] = {}  # of the model, by shape of a row
 
     def _count_outside(self, model: nn.Module, batch: Batch) -> BatchFlops:
-        """Count while no clock runs."""
+        """Check and count a batch while no clock runs."""
         self._costs.clear()  # some may be predictions, which this count improves
         with self.ledger.paused():
+            if model is self.model:
+                self._check(batch)
             return self.count_flops(model, batch)
 
-    def _check_batch(self, batch: Batch) -> None:
+    def _check(self, batch: Batch) -> None:
         """Run two rows of a new shape; raise ``ValueError`` for what cannot be trained on."""
         if not batch.rows:
             raise ValueError("a batch of the data is empty: remove empty batches from the loader")
@@ -560,27 +540,28 @@ class Trainer:
     def _steer(self) -> None:
         """Make the changes that are due, and tell the observers."""
         for event in self.steering.applied(self.step):
-            self._report()
-            place = {"epoch": self.epoch, "progress": self.progress}
-            changed = {"name": event.name, "value": event.value}
-            self.reports.log(StepRecord(self.step, "event", {**place, **changed}))
+            with self.ledger.paused():
+                self._report()
+                place = {"epoch": self.epoch, "progress": self.progress}
+                changed = {"name": event.name, "value": event.value}
+                self.reports.log(StepRecord(self.step, "event", {**place, **changed}))
 
     # --- the end of an epoch, and evaluation ---
 
-    def _end_epoch(self, whole: bool) -> StepRecord:
+    def _end_epoch(self) -> StepRecord:
         """End an epoch, complete or truncated by the budget: last step, validation, report."""
         with self.ledger.clock("training"), self.ledger.phase("optimizer"):
             self.optimisation.flush()
-            self._exchange()
-        lost = self.optimisation.take_lost()
-        self.ledger.note(BatchFlops(), overflowed=lost)
+            self.policy.exchange()
+        self.ledger.note(BatchFlops(), overflowed=self.optimisation.take_lost())
         self._report()
-        self.batches.end_epoch(whole)
-        self.progress = self._spent() if whole else self.progress
+        number = self.epoch + 1  # counted from 1
+        self.batches.end_epoch()
+        self.progress = self._spent()
         validated = self.validate()
         self.ledger.pool()
         metrics = {
-            "epoch": self.epoch if whole else self.epoch + 1,  # counted from 1
+            "epoch": number,
             "progress": self.progress,
             "flops": self.ledger.flops.total,
             "seconds": self.ledger.seconds["training"],
@@ -655,7 +636,7 @@ class Trainer:
         if self.checkpoints is None:
             return None
         if self._place() != self._saved:
-            self._exchange()
+            self.policy.exchange()
             self._report()
             self.ledger.pool()
             self.reports.sync()
@@ -720,7 +701,7 @@ class Trainer:
             "progress": self.progress,
             "done": self.done,
             "prepared": self.prepared,
-            "policy": {} if self.policy is None else self.policy.state_dict(),
+            "policy": self.policy.state_dict(),
             **{name: getattr(self, name).state_dict() for name in STATEFUL},
         }
 
@@ -729,8 +710,7 @@ class Trainer:
         self.step, self.progress = int(state["step"]), float(state["progress"])
         self.done, self.prepared = state["done"], state["prepared"]
         check_types(done=(self.done, bool), prepared=(self.prepared, bool))
-        if self.policy is not None:
-            self.policy.load_state_dict(state["policy"])
+        self.policy.load_state_dict(state["policy"])
         for name in STATEFUL:
             getattr(self, name).load_state_dict(state[name])
 
