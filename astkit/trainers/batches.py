@@ -27,7 +27,7 @@ class Batches:
     Args:
         source: the training data.
         policy: plans the rows if it overrides ``plan``.
-        target: the validation data, which the policy may look at.
+        validation: likewise; the policy may look at its data.
         device, seed: of a loader that draws from torch's default generators.
         features, budget: see `RunInfo`.
 
@@ -44,11 +44,11 @@ class Batches:
         self,
         source: BatchSource,
         policy: Policy,
-        target: Any,
+        validation: BatchSource | None,
         device: torch.device,
         seed: int,
-        features: Features | None = None,
-        budget: float | None = None,
+        features: Features,
+        budget: float | None,
     ) -> None:
         self.source: Any = divided(source)
         self._undivided = source
@@ -56,7 +56,9 @@ class Batches:
         if planner is not None:
             _check_selectable(planner, source)
         data = getattr(source, "data", None)
-        self.epoch = Epoch(planner, source.num_samples or 0, data, target, features, budget)
+        target = getattr(validation, "data", getattr(validation, "loader", None))
+        known = features if hasattr(validation, "order") else None
+        self.epoch = Epoch(planner, source.num_samples or 0, data, target, known, budget)
         self.device, self.seed = device, seed
         self.batch = self.taken = self.rows = 0
         self._alone = distributed.world() == 1

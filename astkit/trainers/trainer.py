@@ -21,12 +21,7 @@ from astkit.datasets import BatchSource, Loader, as_loader
 from astkit.datasets.batch import Batch
 from astkit.datasets.foreign import is_dataset, opened
 from astkit.gating.gate import Gate
-from astkit.gating.losses import (
-    Criterion,
-    check_unshifted,
-    cross_entropy_rows,
-    token_losses,
-)
+from astkit.gating.losses import Criterion, cross_entropy_rows, token_losses
 from astkit.gating.policy import Policy, as_policy, overrides
 from astkit.gating.selection import Scored, checked, evaluating
 from astkit.names import refuse_removed
@@ -46,12 +41,12 @@ from astkit.trainers.first_batch import (
     without_index,
 )
 from astkit.trainers.history import Event, History, Observer, Reports, Steering, StepRecord
-from astkit.trainers.limits import TIME_BUDGET, TimeIsUp, interrupt_held, time_is_up
+from astkit.trainers.limits import TimeIsUp, interrupt_held, time_is_up
 from astkit.trainers.optimisation import Optimisation
 from astkit.trainers.step import StepResult, visit_of
 
-STATEFUL = ("batches", "optimisation", "ledger", "reports", "steering")
-"""Parts of a trainer that a checkpoint saves, beside the policy."""
+STATEFUL = ("policy", "batches", "optimisation", "ledger", "reports", "steering")
+"""Parts of a trainer that a checkpoint saves."""
 
 
 class Trainer:
@@ -150,17 +145,11 @@ class Trainer:
         self._chooses = overrides(self.policy, "choose")
         self._observes = overrides(self.policy, "observe")
         self.optimisation.watching = self._observes and self.policy.needs_outputs
-        target = getattr(self.validation, "data", getattr(self.validation, "loader", None))
+        features, flops = self._features, self.budget.flops
         self.batches = Batches(
-            self.train_data,
-            self.policy,
-            target,
-            self.device,
-            seed,
-            self._features if hasattr(self.validation, "order") else None,
-            self.budget.flops,
+            self.train_data, self.policy, self.validation, self.device, seed, features, flops
         )
-        self.classes = True  # whether integer targets are classes, see `_check`
+        self.classes = True  # whether integer targets are classes, see `takes_classes`
         self._forget_costs()
         self.step, self.progress = 0, 0.0
         self.done = self.prepared = False
@@ -208,22 +197,18 @@ class Trainer:
         from there. Between records, autocast and eval mode are off and no clock runs. Raises
         `TimeIsUp` when the time budget of the process ends; the run is saved.
         """
-        limited = TIME_BUDGET in os.environ
-        if limited:
-            time_is_up()  # raises for what is no number of hours
+        time_is_up()  # raises for what is no number of hours
         with self._running():
             self._prepare()
             while not self.done:
-                # a run may have been stopped between the last batch and the epoch's end
                 record = self._train_step() if self.progress < 1.0 else None
-                if record is not None:
-                    self._save_if_due()
-                    yield record
-                if record is None or self.progress >= 1.0:
+                if record is None:
                     record = self._end_epoch()
-                    self._save_if_due(epoch_ended=True)
-                    yield record
-                if limited and not self.done and time_is_up():
+                kept = self.checkpoints
+                if kept is not None and kept.due(self.step, record.phase == "epoch", self.done):
+                    self._save()
+                yield record
+                if not self.done and time_is_up():
                     raise TimeIsUp(self.step, self._save())
 
     @contextmanager
@@ -246,7 +231,8 @@ class Trainer:
             try:
                 yield
             except GeneratorExit:  # iteration was stopped between two batches
-                self._save_alone()
+                if self._processes == 1:  # others may not have stopped here
+                    self._save()
                 raise
             finally:
                 for module, training in modes:
@@ -354,9 +340,8 @@ class Trainer:
                 chosen = checked(chosen, seen.rows, self.policy)
             if self._processes > 1 and not len(chosen):
                 chosen = chosen.padded()
-            part, weights = batch.take(chosen.index), chosen.weight
-            if weight is not None:
-                weights = weights * weight.to(weights.device).index_select(0, chosen.index)
+            part = batch.take(chosen.index)
+            weights = chosen.weight if weight is None else chosen.weight * chosen.take(weight)
         normaliser = chosen.total
         if self._processes > 1:
             own = 0.0 if self.batches.repeating else float(normaliser)
@@ -392,10 +377,8 @@ class Trainer:
 
     def count_flops(self, model: nn.Module, batch: Batch) -> BatchFlops:
         """FLOPs of ``batch`` in ``model``."""
-
-        def criterion(outputs: Any, targets: Any) -> Any:  # as in training, outside autocast
-            with torch.autocast(self.device.type, enabled=False):
-                return token_losses(self.criterion, outputs, targets)
+        full = torch.autocast(self.device.type, enabled=False)  # for the criterion, as in training
+        criterion = full(partial(token_losses, self.criterion))
 
         def count(model: nn.Module, batch: Batch) -> BatchFlops:
             few = batch.take(slice(0, self.optimisation.micro_batch))
@@ -488,21 +471,11 @@ class Trainer:
         self._costs.clear()  # some may be predictions, which this count improves
         with self.ledger.paused():
             if model is self.model:
-                self._check(batch)
+                forward, source = partial(self.forward, model), self.batches.source
+                with evaluating(model, self.device):
+                    self.classes = takes_classes(forward, self.criterion, batch, source)
+                self.optimisation.watching &= self.classes
             return self.count_flops(model, batch)
-
-    def _check(self, batch: Batch) -> None:
-        """Run two rows of a new shape; raise ``ValueError`` for what cannot be trained on."""
-        if not batch.rows:
-            raise ValueError("a batch of the data is empty: remove empty batches from the loader")
-        few = batch.take(slice(0, 2))
-        with evaluating(self.model, self.device):
-            outputs = self.forward(self.model, few)
-            if self.criterion is cross_entropy_rows:
-                check_unshifted(lambda x: self.forward(self.model, few._replace(x=x, y=x)), few.x)
-        source = self.batches.source
-        self.classes = takes_classes(self.criterion, outputs, few, batch, source)
-        self.optimisation.watching &= self.classes
 
     def _spent(self) -> float:
         """Fraction of the budget spent."""
@@ -621,16 +594,6 @@ class Trainer:
 
     # --- saving ---
 
-    def _save_if_due(self, epoch_ended: bool = False) -> None:
-        kept = self.checkpoints
-        if kept is not None and kept.due(self.step, epoch_ended, self.done):
-            self._save()
-
-    def _save_alone(self) -> None:
-        """Save the current state, except with other processes, which may not have stopped here."""
-        if self._processes == 1:
-            self._save()
-
     def _save(self) -> Path | None:
         """Save the current state, unless it is saved already; returns the folder."""
         if self.checkpoints is None:
@@ -701,7 +664,6 @@ class Trainer:
             "progress": self.progress,
             "done": self.done,
             "prepared": self.prepared,
-            "policy": self.policy.state_dict(),
             **{name: getattr(self, name).state_dict() for name in STATEFUL},
         }
 
@@ -710,7 +672,6 @@ class Trainer:
         self.step, self.progress = int(state["step"]), float(state["progress"])
         self.done, self.prepared = state["done"], state["prepared"]
         check_types(done=(self.done, bool), prepared=(self.prepared, bool))
-        self.policy.load_state_dict(state["policy"])
         for name in STATEFUL:
             getattr(self, name).load_state_dict(state[name])
 
