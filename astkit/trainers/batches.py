@@ -200,6 +200,11 @@ class Batches:
 
     def end_epoch(self) -> None:
         """Release the iterator; the next epoch follows if this one is `over`."""
+        if not self.batch:
+            raise ValueError(
+                f"the training data gave no batch in epoch {self.epoch.number}: lower batch_size or"
+                " disable drop_last, and let the policy select at least one row"
+            )
         over, self._loading, self._drawn = self.over, None, None
         if over:
             self.batch = self.taken = 0

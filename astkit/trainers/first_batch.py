@@ -21,17 +21,8 @@ from astkit.gating.losses import (
     labels_of,
     row_losses,
 )
-from astkit.gating.policy import Policy
 from astkit.gating.scores import entropy
 from astkit.gating.selection import Scored
-
-
-def without_index(policy: Policy) -> ValueError:
-    """The error of a batch without the index that ``policy`` needs."""
-    return ValueError(
-        f"{type(policy).__name__} keeps per-sample state, but the training data provide no indices:"
-        " pass the data set itself with batch_size=..., or use a DataLoader of indexed(data)"
-    )
 
 
 def takes_classes(

@@ -33,13 +33,7 @@ from astkit.trainers.checkpoint import Checkpoints
 from astkit.trainers.config import Budget, TrainConfig, check_types, choose_device
 from astkit.trainers.evaluation import Evaluation, Measured, Metrics, as_metrics, check_undivided
 from astkit.trainers.fingerprint import check_same, describe, describe_weights, first_batch
-from astkit.trainers.first_batch import (
-    ScoredData,
-    features_of,
-    sampled_rows,
-    takes_classes,
-    without_index,
-)
+from astkit.trainers.first_batch import ScoredData, features_of, sampled_rows, takes_classes
 from astkit.trainers.history import Event, History, Observer, Reports, Steering, StepRecord
 from astkit.trainers.limits import TimeIsUp, interrupt_held, time_is_up
 from astkit.trainers.optimisation import Optimisation
@@ -52,10 +46,8 @@ STATEFUL = ("policy", "batches", "optimisation", "ledger", "reports", "steering"
 class Trainer:
     """Trains ``model`` until the budget is spent: ``Trainer(...).run()``.
 
-    With several processes (torchrun), each runs the same script, and a run has the same steps as in
-    one process: see docs/distributed.md.
-
-    A subclass may override `forward`, `train_batch`, `train_rows`, `count_flops` and `evaluate`.
+    With several processes (torchrun), each runs the same script, see docs/distributed.md. A
+    subclass may override `forward`, `train_batch`, `train_rows`, `count_flops` and `evaluate`.
 
     Args:
         model: called with the inputs of a batch, see `batch.call`; with several processes a
@@ -256,7 +248,11 @@ class Trainer:
                 return None
             self._steer()
             if batch.index is None and self.policy.needs_index:
-                raise without_index(self.policy)
+                raise ValueError(
+                    f"{type(self.policy).__name__} keeps per-sample state, but the training data"
+                    " provide no indices: pass the data set itself with batch_size=..., or use a"
+                    " DataLoader of indexed(data)"
+                )
             cost = self.cost(batch)
             with rng.isolated(self.device, self.config.seed, "step", self.step, *self._process):
                 self.optimisation.set_lr(self.progress, self.batches.epoch.lr_factor)
@@ -265,7 +261,10 @@ class Trainer:
                     result = result._replace(predictions=self.optimisation.take_predictions())
                 with self.ledger.phase("log"):
                     if self._observes:
-                        self._observe(batch, result)
+                        visits = result.visits(batch, self.optimisation.watching)
+                        self.policy.report(*([] if self.batches.repeating else visits))
+                        if self._chooses:  # the next batch may depend on it
+                            self.policy.exchange()
                     metrics = self._book(batch, result, cost)
         for watch in self.reports.watchers:
             watch(batch, result)
@@ -285,11 +284,6 @@ class Trainer:
                 return batch
             self._score_only()
             if self.batches.epoch.complete:
-                if not self.batches.batch:
-                    raise ValueError(
-                        f"the training data gave no batch in epoch {self.epoch}: lower batch_size"
-                        " or disable drop_last, and let the policy select at least one row"
-                    )
                 return None
             with self.ledger.phase("plan"):
                 self.policy.exchange()
@@ -393,16 +387,9 @@ class Trainer:
 
     # --- what a step found and cost ---
 
-    def _observe(self, batch: Batch, result: StepResult) -> None:
-        """Report a step to the policy, unless its rows only repeat those of another process."""
-        visits = result.visits(batch, self.optimisation.watching)
-        self.policy.report(*([] if self.batches.repeating else visits))
-        if self._chooses:  # the next batch may depend on it
-            self.policy.exchange()
-
     def _book(self, batch: Batch, result: StepResult, cost: BatchFlops) -> dict[str, Any]:
         """Add a step to the ledger; returns its metrics, with values that may be on the device."""
-        losses, chosen, policy = result.losses, result.selection, self.policy
+        losses, chosen = result.losses, result.selection
         rows, trained = batch.rows, len(losses)
         repeating, padded = self.batches.repeating, None
         if chosen is not None and (self._processes > 1 or isinstance(chosen.rate, Tensor)):
@@ -418,12 +405,13 @@ class Trainer:
             dense=0.0 if repeating else rows / share,
             dense_passes=self.passes(rows) / share,
         )
-        self.ledger.flops.helper += policy.flops
-        policy.flops = 0.0
+        self.ledger.flops.helper += self.policy.flops
+        self.policy.flops = 0.0
         self.step += 1
         self.batches.trained()
-        metrics: dict[str, Any] = {
-            "loss": None,
+        loss = losses.mean() if chosen is None else chosen.mean_loss(losses)
+        metrics = {
+            "loss": loss if trained else None,
             "trained": trained,
             "seen": rows,
             "lr": self.optimisation.lr,
@@ -431,11 +419,9 @@ class Trainer:
             "flops_dense": self.ledger.flops_dense,
             "of_epoch": self.batches.of_epoch,
         }
-        if trained:
-            metrics["loss"] = losses.mean() if chosen is None else chosen.mean_loss(losses)
         if chosen is not None:
-            metrics["rate"], metrics["threshold"] = chosen.rate, chosen.threshold
-            metrics["target_rate"] = chosen.target_rate
+            names = ("rate", "threshold", "target_rate")
+            metrics |= {name: getattr(chosen, name) for name in names}
         return metrics
 
     def _count_pass(self, model: nn.Module, batch: Batch, trained: bool) -> None:
@@ -492,11 +478,8 @@ class Trainer:
     # --- reports and steering ---
 
     def _report(self) -> None:
-        """Send the records since the last report to the observers; waits for the device.
-
-        Raises ``FloatingPointError`` if a loss or gradient was not finite.
-        """
-        self.optimisation.check()
+        """Send the records since the last report to the observers; waits for the device."""
+        self.optimisation.check()  # raises if a loss or gradient was not finite
         if self.reports.waiting:
             self.ledger.settle()
             energy = self.ledger.energy()
@@ -573,7 +556,7 @@ class Trainer:
         check_undivided(source)
         evaluation = Evaluation(self.criterion, self.metrics, keep=keep)
         random = rng.restored(self.device, self.config.seed, "evaluation")
-        empty = True
+        batch: Batch | None = None
         with self.ledger.clock("evaluation"), random, evaluating(self.model, self.device):
             distributed.same_buffers(self.model)
             for batch in source.batches(0, rows):
@@ -585,8 +568,7 @@ class Trainer:
                 self.ledger.note(cost, evaluated=evaluated, passes=self.passes(batch.rows))
                 evaluation.classes = self.classes  # known since the first batch was checked
                 evaluation.add(batch, self.forward(self.model, batch), repeated)
-                empty = False
-        if empty:
+        if batch is None:
             raise ValueError(
                 "the validation data gave no batch: lower batch_size or disable drop_last"
             )
@@ -617,18 +599,13 @@ class Trainer:
         return self.step, self.epoch, self.done, self.steering.waiting()
 
     def _open(self, resume: bool) -> None:
-        """Continue from the newest checkpoint if requested.
-
-        Raises ``ValueError`` for ``resume`` without a folder, for a run with other settings, and
-        for processes that would not continue the same run.
-        """
+        """Continue from the newest checkpoint if requested."""
         if self.checkpoints is None:
             if resume:
                 raise ValueError("resume is True, but checkpoints is not set: pass the folder")
             return
         self._described = describe(self)
-        newest = self.checkpoints.open(resume)
-        path, state = newest or (None, {})
+        path, state = self.checkpoints.open(resume) or (None, {})
         distributed.agree(str(path and path.name), str(self._described["settings"]))
         if path is None:
             if resume:  # killed before its first checkpoint, possibly after its first metrics
