@@ -39,8 +39,9 @@ from astkit.trainers.limits import TimeIsUp, interrupt_held, time_is_up
 from astkit.trainers.optimisation import Optimisation
 from astkit.trainers.step import StepResult, visit_of
 
+COUNTS = {"step": int, "progress": float, "done": bool, "prepared": bool}
 STATEFUL = ("policy", "batches", "optimisation", "ledger", "reports", "steering")
-"""Parts of a trainer that a checkpoint saves."""
+"""Attributes of a trainer that a checkpoint saves: plain values, and parts with a state."""
 
 
 class Trainer:
@@ -173,13 +174,12 @@ class Trainer:
         An interrupt (Ctrl-C) takes effect after the current batch, when the state is saved if there
         are checkpoints. Raises `TimeIsUp` if the time budget of the process ends first.
         """
-        with interrupt_held() as interrupted:
-            with closing(self.steps()) as steps:
-                for _ in steps:
-                    if interrupted():
-                        break
-            if interrupted():
-                raise KeyboardInterrupt
+        with interrupt_held() as interrupted, closing(self.steps()) as steps:
+            for _ in steps:
+                if interrupted():
+                    break
+        if interrupted():
+            raise KeyboardInterrupt
         return self.history
 
     def steps(self) -> Generator[StepRecord]:
@@ -340,12 +340,10 @@ class Trainer:
         if self._processes > 1:
             own = 0.0 if self.batches.repeating else float(normaliser)
             normaliser = distributed.total(own)[0] / self._processes
-        losses = torch.empty(0)
-        if len(chosen):
-            losses = self.train_rows(part, weights, normaliser)
-        else:
+        if not len(chosen):
             self.optimisation.end_batch()
-        return StepResult(losses, chosen, seen)
+            return StepResult(torch.empty(0), chosen, seen)
+        return StepResult(self.train_rows(part, weights, normaliser), chosen, seen)
 
     def train_rows(
         self, batch: Batch, weight: Tensor | None, normaliser: float | Tensor | None
@@ -488,8 +486,8 @@ class Trainer:
     def steer(self, name: str, value: Any) -> None:
         """Change a setting of the policy before the next batch; thread-safe.
 
-        The change is recorded as an event, and the run is marked as steered.
-        Raises ``ValueError`` for a run without such settings, or in several processes.
+        The change is recorded as an event. Raises ``ValueError`` for a run without such settings,
+        or in several processes.
         """
         self.steering.put(name, value)
 
@@ -522,9 +520,8 @@ class Trainer:
             "flops": self.ledger.flops.total,
             "seconds": self.ledger.seconds["training"],
             "trained": self.ledger.samples.trained,
-            **validated,
         }
-        record = StepRecord(self.step, "epoch", metrics)
+        record = StepRecord(self.step, "epoch", metrics | validated)
         self.reports.log(record)
         self.done = self.progress >= 1.0
         if self.done:
@@ -636,19 +633,14 @@ class Trainer:
 
         No RNG state is needed: random numbers depend on seed, step and purpose only.
         """
-        return {
-            "step": self.step,
-            "progress": self.progress,
-            "done": self.done,
-            "prepared": self.prepared,
-            **{name: getattr(self, name).state_dict() for name in STATEFUL},
-        }
+        counts = {name: getattr(self, name) for name in COUNTS}
+        return counts | {name: getattr(self, name).state_dict() for name in STATEFUL}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore ``state``; the caller restores model and optimizer."""
-        self.step, self.progress = int(state["step"]), float(state["progress"])
-        self.done, self.prepared = state["done"], state["prepared"]
-        check_types(done=(self.done, bool), prepared=(self.prepared, bool))
+        check_types(**{name: (state[name], kind) for name, kind in COUNTS.items()})
+        for name in COUNTS:
+            setattr(self, name, state[name])
         for name in STATEFUL:
             getattr(self, name).load_state_dict(state[name])
 
