@@ -27,7 +27,7 @@ class Batches:
     Args:
         source: the training data.
         policy: plans the rows if it overrides ``plan``.
-        target: the validation data, which the policy may look at.
+        validation: likewise; the policy may look at its data.
         device, seed: of a loader that draws from torch's default generators.
         features, budget: see `RunInfo`.
 
@@ -43,20 +43,22 @@ class Batches:
     def __init__(
         self,
         source: BatchSource,
-        policy: Policy | None,
-        target: Any,
+        policy: Policy,
+        validation: BatchSource | None,
         device: torch.device,
         seed: int,
-        features: Features | None = None,
-        budget: float | None = None,
+        features: Features,
+        budget: float | None,
     ) -> None:
         self.source: Any = divided(source)
         self._undivided = source
-        planner = policy if policy is not None and overrides(policy, "plan") else None
+        planner = policy if overrides(policy, "plan") else None
         if planner is not None:
             _check_selectable(planner, source)
         data = getattr(source, "data", None)
-        self.epoch = Epoch(planner, source.num_samples or 0, data, target, features, budget)
+        target = getattr(validation, "data", getattr(validation, "loader", None))
+        known = features if hasattr(validation, "order") else None
+        self.epoch = Epoch(planner, source.num_samples or 0, data, target, known, budget)
         self.device, self.seed = device, seed
         self.batch = self.taken = self.rows = 0
         self._alone = distributed.world() == 1
@@ -100,6 +102,8 @@ class Batches:
             with rng.restored(self.device, self.seed, *place, *distributed.key()):
                 batch = next(self._loading, None)
         self.rows = self._rows_of(batch)
+        if batch is None:
+            self._in_round = self.taken  # which a loader without a length did not say before
         return batch
 
     def _begun(self) -> Iterator[Batch]:
@@ -194,10 +198,15 @@ class Batches:
         share = min(1.0, self.taken / self._in_round) if self._in_round else 1.0
         return (epoch.planned - 1 + share) / epoch.rounds
 
-    def end_epoch(self, whole: bool) -> None:
-        """Release the iterator; after a ``whole`` epoch the next one follows."""
-        self._loading = self._drawn = None
-        if whole:
+    def end_epoch(self) -> None:
+        """Release the iterator; the next epoch follows if this one is `over`."""
+        if not self.batch:
+            raise ValueError(
+                f"the training data gave no batch in epoch {self.epoch.number}: lower batch_size or"
+                " disable drop_last, and let the policy select at least one row"
+            )
+        over, self._loading, self._drawn = self.over, None, None
+        if over:
             self.batch = self.taken = 0
             self.epoch.start(self.epoch.number + 1)
 

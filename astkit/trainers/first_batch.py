@@ -15,45 +15,40 @@ from astkit.datasets.facts import class_labels
 from astkit.gating.losses import (
     Criterion,
     check_labels,
+    check_unshifted,
     class_outputs,
     cross_entropy_rows,
     labels_of,
     row_losses,
 )
-from astkit.gating.policy import Policy
 from astkit.gating.scores import entropy
 from astkit.gating.selection import Scored
 
 
-def without_index(policy: Policy) -> ValueError:
-    """The error of a batch without the index that ``policy`` needs."""
-    return ValueError(
-        f"{type(policy).__name__} keeps per-sample state, but the training data provide no indices:"
-        " pass the data set itself with batch_size=..., or use a DataLoader of indexed(data)"
-    )
-
-
 def takes_classes(
-    criterion: Criterion, outputs: Any, few: Batch, batch: Batch, source: BatchSource
+    forward: Callable[[Batch], Any], criterion: Criterion, batch: Batch, source: BatchSource
 ) -> bool:
-    """Whether ``criterion`` takes integer targets as classes, from ``outputs`` of a ``few`` rows.
+    """Whether ``criterion`` takes integer targets as classes, from the outputs of two rows.
 
-    Raises ``ValueError`` for labels out of range, in ``batch`` or in all of ``source`` where they
-    are known, float targets of cross-entropy that are no class probabilities, and for a criterion
-    that does not give one loss per row.
+    Raises ``ValueError`` for a batch without rows, a model that shifts its labels, labels out of
+    range, in ``batch`` or in all of ``source`` where they are known, float targets of cross-entropy
+    that are no class probabilities, and for a criterion that does not give one loss per row.
     """
-    classes = False
-    if criterion is cross_entropy_rows and getattr(outputs, "loss", None) is None:
-        _check_probabilities(batch.y)
+    if not batch.rows:
+        raise ValueError("a batch of the data is empty: remove empty batches from the loader")
+    few = batch.take(slice(0, 2))
+    outputs, classes = forward(few), False
+    if criterion is cross_entropy_rows:
+        check_unshifted(lambda x: forward(few._replace(x=x, y=x)), few.x)
+        if getattr(outputs, "loss", None) is None:
+            _check_probabilities(batch.y)
     found = class_outputs(outputs, few.y)
     if found is not None:
         count = found[0].shape[1]
         classes = criterion is cross_entropy_rows or _fails_beyond(criterion, outputs, few.y, count)
-        if classes:
-            check_labels(labels_of(batch.y), count)
-            known = class_labels(source)
-            if known is not None:
-                check_labels(known, count)
+        for labels in (labels_of(batch.y), class_labels(source)) if classes else ():
+            if labels is not None:
+                check_labels(labels, count)
     row_losses(criterion, outputs, few.y)
     return classes
 

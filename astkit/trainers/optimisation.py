@@ -40,6 +40,7 @@ class Optimisation:
         optimizer: built on ``model``'s parameters; AdamW from ``config`` by default.
         scheduler: a torch scheduler of ``optimizer``, stepped after each optimizer step, in place
             of ``config.schedule``.
+        ledger: measures the time of forward, backward and optimizer separately.
 
     Attributes:
         model: the model without DistributedDataParallel.
@@ -59,8 +60,10 @@ class Optimisation:
         optimizer: torch.optim.Optimizer | None = None,
         scheduler: LRScheduler | None = None,
         device: torch.device | str = "cpu",
+        ledger: Ledger | None = None,
     ) -> None:
         self.device, self.config, self.criterion = torch.device(device), config, criterion
+        self.ledger = ledger or Ledger()
         distributed.check_model(model)
         self._alone = distributed.world() == 1
         self.wrapped = model.to(self.device)
@@ -86,7 +89,6 @@ class Optimisation:
                 " one, or set config=TrainConfig(schedule=...)"
             )
         self.lr_scale = 1.0
-        self._factor = 1.0  # of the scheduler's rates, as the groups have them
         self.base_lr = [group["lr"] for group in self.optimizer.param_groups]
         self.lr = self.base_lr[0]
         self.training_pass: Callable[..., Any] = self.wrapped
@@ -174,7 +176,6 @@ class Optimisation:
         batch: Batch,
         weight: Tensor | None = None,
         normaliser: float | Tensor | None = None,
-        ledger: Ledger | None = None,
     ) -> Tensor:
         """Train on one batch; the optimizer steps if due. Returns the losses ``[batch]`` before.
 
@@ -182,17 +183,15 @@ class Optimisation:
             batch: the rows to train on.
             weight: float ``[batch]``; 1 by default.
             normaliser: divisor of the weighted sum; by default the sum of the weights.
-            ledger: measures the time of forward, backward and optimizer separately.
 
         A batch of one row that BatchNorm refuses is skipped with a warning, and no loss is
         returned. Raises ``FloatingPointError`` for a loss or gradient that is not finite: on the
         CPU before any weight changes; on an accelerator at the next `check`, and no step is taken
         until then.
         """
-        ledger = ledger or Ledger()
         self._predictions = []
         try:
-            losses = self.accumulate(batch, weight, normaliser, ledger)
+            losses = self.accumulate(batch, weight, normaliser)
         except ValueError as error:
             if distributed.world() > 1 or batch.rows > 1 or LONE_ROW not in str(error):
                 raise
@@ -203,15 +202,14 @@ class Optimisation:
                 stacklevel=2,
             )
             losses = torch.empty(0)
-        self.end_batch(ledger)
+        self.end_batch()
         return losses
 
     def accumulate(
         self,
         batch: Batch,
         weight: Tensor | None,
-        normaliser: float | Tensor | None,
-        ledger: Ledger,
+        normaliser: float | Tensor | None = None,
         summed: bool = False,
     ) -> Tensor:
         """Add the gradient of a batch to those that wait; returns its losses ``[batch]``.
@@ -228,14 +226,12 @@ class Optimisation:
         # sums are divided before the step; without accumulation, earlier and at no cost
         self._summed = summed or self.config.accumulation_steps > 1
         divisor = 1.0 if self._summed else _above_0(normaliser)
-        losses: Tensor = self.fitting(self._passes, weight, batch, divisor, ledger)
+        losses: Tensor = self.fitting(self._passes, weight, batch, divisor)
         self._total = self._total + normaliser
         self._rows += len(losses)
         return losses
 
-    def _passes(
-        self, weight: Tensor | None, batch: Batch, divisor: float | Tensor, ledger: Ledger
-    ) -> Tensor:
+    def _passes(self, weight: Tensor | None, batch: Batch, divisor: float | Tensor) -> Tensor:
         """Add the gradient of a batch; if it fails, those that waited are left as they were."""
         waiting = []
         if self._rows:
@@ -243,12 +239,12 @@ class Optimisation:
             waiting = [(p, p.grad.clone()) for p in parameters if p.grad is not None]
         try:
             if self.micro_batch is None:
-                return self._backward(batch, weight, divisor, ledger)
+                return self._backward(batch, weight, divisor)
             losses = []
             for part, few in self._parts(batch):
                 own = None if weight is None else weight[part]
                 with self._averaging(last=part.stop == batch.rows):
-                    losses.append(self._backward(few, own, divisor, ledger))
+                    losses.append(self._backward(few, own, divisor))
             return torch.cat(losses)
         except BaseException:
             self.model.zero_grad(set_to_none=True)
@@ -262,27 +258,24 @@ class Optimisation:
             return nullcontext()
         return self.wrapped.no_sync()
 
-    def _backward(
-        self, batch: Batch, weight: Tensor | None, divisor: float | Tensor, ledger: Ledger
-    ) -> Tensor:
-        with ledger.phase("forward"):
+    def _backward(self, batch: Batch, weight: Tensor | None, divisor: float | Tensor) -> Tensor:
+        with self.ledger.phase("forward"):
             with self.autocast():
                 outputs = self._call(self.training_pass, batch)
             losses = row_losses(self.criterion, outputs, batch.y)
             if self.watching:
                 self._predictions.append(predictions(outputs, batch.y))
-        with ledger.phase("backward"):
+        with self.ledger.phase("backward"):
             values = losses.detach()
-            weighted = values if weight is None else values * weight
-            self._check_finite(weighted.sum(), "training loss")
+            self._check_finite(values.sum(), "training loss")
             # of sum(weight * loss) / divisor, whose own graph would take longer
-            gradient = torch.ones_like(weighted)
+            if weight is None:
+                gradient = torch.full_like(values, 1.0 / float(divisor))
+            else:
+                gradient = weight.to(values.dtype) / divisor
             if self.scaler is not None:
                 gradient = self.scaler.scale(gradient)
-            gradient = gradient / divisor
-            if weight is not None:
-                gradient = gradient * weight
-            losses.backward(gradient.to(values.dtype))
+            losses.backward(gradient)
         return values
 
     def take_predictions(self) -> Predictions:
@@ -296,24 +289,22 @@ class Optimisation:
 
     def set_lr(self, progress: float, factor: float = 1.0) -> None:
         """Set the learning rate for a fraction ``progress`` of the budget, times ``factor``."""
-        factor *= self.lr_scale
         if self.scheduler is None:
             factor *= self.config.lr_factor(progress)
-        if self.scheduler is None or factor != self._factor:
-            self._factor = factor
-            for group, lr in zip(self.optimizer.param_groups, self._lr(), strict=True):
-                group["lr"] = lr * factor
+        self._scale_lr(factor * self.lr_scale)
         self.lr = self.optimizer.param_groups[0]["lr"]
 
-    def _lr(self) -> list[Any]:
-        """Learning rate of each parameter group that factors apply to."""
-        return self.base_lr if self.scheduler is None else self.scheduler.get_last_lr()
+    def _scale_lr(self, factor: float) -> None:
+        """Set the learning rates to ``factor`` times those of the optimizer or its scheduler."""
+        rates = self.base_lr if self.scheduler is None else self.scheduler.get_last_lr()
+        for group, lr in zip(self.optimizer.param_groups, rates, strict=True):
+            group["lr"] = lr * factor
 
-    def end_batch(self, ledger: Ledger) -> None:
+    def end_batch(self) -> None:
         """Count a batch; step after every ``accumulation_steps`` batches."""
         self.pending += 1
         if self.pending >= self.config.accumulation_steps:
-            with ledger.phase("optimizer"):
+            with self.ledger.phase("optimizer"):
                 self.flush()
 
     def flush(self) -> None:
@@ -338,10 +329,14 @@ class Optimisation:
         gradients = [p.grad for p in trained]
         if self._summed:
             torch._foreach_div_(gradients, _above_0(self._total))
-        norm = nn.utils.get_total_norm(gradients)
-        if self.config.clip_norm is not None:
-            nn.utils.clip_grads_with_norm_(trained, self.config.clip_norm, norm)
-        if self.scaler is not None:  # it checks for overflow itself
+        norm, known = nn.utils.get_total_norm(gradients), math.inf
+        if self.scaler is None:  # which checks for overflow itself
+            whole = norm if self._alone else distributed.whole(norm)
+            known = self._check_finite(whole, "gradient's norm")
+        clip_norm = self.config.clip_norm
+        if clip_norm is not None and known + 1e-6 > clip_norm:  # else torch would multiply by 1
+            nn.utils.clip_grads_with_norm_(trained, clip_norm, norm)
+        if self.scaler is not None:
             before = self.scaler.get_scale()
             self.scaler.step(self.optimizer)
             self.scaler.update()
@@ -350,32 +345,29 @@ class Optimisation:
             self.steps += not overflow
             self._lost += self._rows if overflow else 0
         else:
-            whole = norm if self._alone else distributed.whole(norm)
-            self._check_finite(whole, "gradient's norm")
             if self._broken is not None:
                 self.optimizer.found_inf = self._broken.float()  # type: ignore[attr-defined]
             self.optimizer.step()
             self.steps += 1
         if self.scheduler is not None:
-            self._restore_lr()  # schedulers compute the next rate from the latest one
+            self._scale_lr(1.0)  # schedulers compute the next rate from the latest one
             self.scheduler.step()
-
-    def _restore_lr(self) -> None:
-        self._factor = 1.0
-        for group, lr in zip(self.optimizer.param_groups, self._lr(), strict=True):
-            group["lr"] = lr
 
     def take_lost(self) -> int:
         """Rows whose gradients were discarded by skipped steps since the last call."""
         lost, self._lost = self._lost, 0
         return lost
 
-    def _check_finite(self, value: Tensor, what: str) -> None:
+    def _check_finite(self, value: Tensor, what: str) -> float:
+        """Refuse a ``value`` that is not finite; returns it, or infinity if it stays unread."""
         if value.device.type != "cpu" and self._flagged:
             broken = ~torch.isfinite(value)
             self._broken = broken if self._broken is None else self._broken | broken
-        elif not math.isfinite(number := value.item()):  # faster than torch.isfinite
+            return math.inf
+        number = value.item()
+        if not math.isfinite(number):  # faster than torch.isfinite
             raise _not_finite(what, str(number))
+        return number
 
     def check(self) -> None:
         """Raise ``FloatingPointError`` if a loss or gradient was not finite; synchronises."""
@@ -384,7 +376,7 @@ class Optimisation:
 
     def release(self) -> None:
         """Leave the optimizer and the gradients as they were before the run."""
-        self._restore_lr()
+        self._scale_lr(1.0)
         if hasattr(self.optimizer, "found_inf"):  # else it would never step again
             del self.optimizer.found_inf
         if not self._rows:

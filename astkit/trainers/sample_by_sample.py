@@ -104,11 +104,11 @@ class SampleBySampleTrainer(Trainer):
         weights = chosen.weight if weight is None else chosen.weight * chosen.take(weight)
         normaliser, optimisation = chosen.total / max(1, len(chosen)), self.optimisation
         losses = [
-            optimisation.accumulate(rows[row], own[None], normaliser, self.ledger, summed=True)
+            optimisation.accumulate(rows[row], own[None], normaliser, summed=True)
             for row, own in zip(chosen.index.tolist(), weights, strict=True)
         ]
-        optimisation.end_batch(self.ledger)
-        return StepResult(chosen.index, _joined(losses, scores), chosen)
+        optimisation.end_batch()
+        return StepResult(_joined(losses, scores), chosen)
 
     def _per_sample(self, batch: Batch, weight: Tensor | None) -> StepResult:
         gate, rows = self.gate, _rows(batch)
@@ -123,8 +123,8 @@ class SampleBySampleTrainer(Trainer):
 
         def train(number: int) -> None:
             own = weights[number : number + 1]
-            losses[number] = self.optimisation.accumulate(rows[number], own, 1.0, self.ledger)
-            self.optimisation.end_batch(self.ledger)
+            losses[number] = self.optimisation.accumulate(rows[number], own, 1.0)
+            self.optimisation.end_batch()
 
         while len(scores) < len(rows):
             # once up to an update
@@ -139,7 +139,7 @@ class SampleBySampleTrainer(Trainer):
         for number in sorted(set(chosen.index.tolist()) - set(losses)):  # fallback rows
             train(number)
         trained = _joined([losses[i] for i in sorted(losses)], together)
-        return StepResult(chosen.index, trained, chosen)
+        return StepResult(trained, chosen)
 
     def _until_admitted(self, gate: Gate, rows: list[Batch], scores: list[Tensor]) -> int | None:
         """Append scores of further rows, up to the first that is trained on; its position."""

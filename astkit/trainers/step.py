@@ -15,11 +15,16 @@ from astkit.gating.visits import Visit
 class StepResult(NamedTuple):
     """What a training step did: rows trained on, their losses, and the selection."""
 
-    rows: Tensor  # int64 [n], rows of the batch, including rows of weight 0
     losses: Tensor  # [n], before the update
-    selection: Selection | None = None
+    selection: Selection | None = None  # of rows of the batch; None: all of them
     seen: Scored | None = None  # the batch as the policy saw it
     predictions: Predictions = Predictions()  # for the rows, if they are watched
+
+    @property
+    def rows(self) -> Tensor:
+        """Rows of the batch that were trained on, including rows of weight 0: int64 ``[n]``."""
+        trained = len(self.losses)  # none of them, if BatchNorm refused a single row
+        return torch.arange(trained) if self.selection is None else self.selection.index[:trained]
 
     def visits(self, batch: Batch, watching: bool) -> list[Visit]:
         """Visits to the rows trained on, without padding, and to those that were only scored."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -21,12 +21,7 @@ from astkit.datasets import BatchSource, Loader, as_loader
 from astkit.datasets.batch import Batch
 from astkit.datasets.foreign import is_dataset, opened
 from astkit.gating.gate import Gate
-from astkit.gating.losses import (
-    Criterion,
-    check_unshifted,
-    cross_entropy_rows,
-    token_losses,
-)
+from astkit.gating.losses import Criterion, cross_entropy_rows, token_losses
 from astkit.gating.policy import Policy, as_policy, overrides
 from astkit.gating.selection import Scored, checked, evaluating
 from astkit.names import refuse_removed
@@ -38,29 +33,22 @@ from astkit.trainers.checkpoint import Checkpoints
 from astkit.trainers.config import Budget, TrainConfig, check_types, choose_device
 from astkit.trainers.evaluation import Evaluation, Measured, Metrics, as_metrics, check_undivided
 from astkit.trainers.fingerprint import check_same, describe, describe_weights, first_batch
-from astkit.trainers.first_batch import (
-    ScoredData,
-    features_of,
-    sampled_rows,
-    takes_classes,
-    without_index,
-)
+from astkit.trainers.first_batch import ScoredData, features_of, sampled_rows, takes_classes
 from astkit.trainers.history import Event, History, Observer, Reports, Steering, StepRecord
-from astkit.trainers.limits import TIME_BUDGET, TimeIsUp, interrupt_held, time_is_up
+from astkit.trainers.limits import TimeIsUp, interrupt_held, time_is_up
 from astkit.trainers.optimisation import Optimisation
 from astkit.trainers.step import StepResult, visit_of
 
-STATEFUL = ("batches", "optimisation", "ledger", "reports", "steering")
-"""Parts of a trainer that a checkpoint saves, beside the policy."""
+COUNTS = {"step": int, "progress": float, "done": bool, "prepared": bool}
+STATEFUL = ("policy", "batches", "optimisation", "ledger", "reports", "steering")
+"""Attributes of a trainer that a checkpoint saves: plain values, and parts with a state."""
 
 
 class Trainer:
     """Trains ``model`` until the budget is spent: ``Trainer(...).run()``.
 
-    With several processes (torchrun), each runs the same script, and a run has the same steps as in
-    one process: see docs/distributed.md.
-
-    A subclass may override `forward`, `train_batch`, `train_rows`, `count_flops` and `evaluate`.
+    With several processes (torchrun), each runs the same script, see docs/distributed.md. A
+    subclass may override `forward`, `train_batch`, `train_rows`, `count_flops` and `evaluate`.
 
     Args:
         model: called with the inputs of a batch, see `batch.call`; with several processes a
@@ -138,39 +126,29 @@ class Trainer:
             size = size if is_dataset(validation) else None  # a loader has its own
             self.validation = as_loader(opened(validation), self.device, size, shuffle=False)
         self.validation_rows = sampled_rows(self.validation, self.config.validation_fraction)
+        self.ledger = Ledger(synchronize=synchronizer(self.device), meter=meter)
         self.optimisation = Optimisation(
-            model, self.config, criterion, optimizer, scheduler, self.device
+            model, self.config, criterion, optimizer, scheduler, self.device, self.ledger
         )
         self.model = self.optimisation.model  # without DistributedDataParallel
         self.optimizer = self.optimisation.optimizer
         self.metrics = as_metrics(metrics)
         self.validates = True  # after each epoch
-        self.policy = as_policy(policy, seed)
-        target = getattr(self.validation, "data", getattr(self.validation, "loader", None))
+        self.policy = as_policy(policy, seed) or Policy()
+        self._chooses = overrides(self.policy, "choose")
+        self._observes = overrides(self.policy, "observe")
+        self.optimisation.watching = self._observes and self.policy.needs_outputs
+        features, flops = self._features, self.budget.flops
         self.batches = Batches(
-            self.train_data,
-            self.policy,
-            target,
-            self.device,
-            seed,
-            self._features if hasattr(self.validation, "order") else None,
-            self.budget.flops,
+            self.train_data, self.policy, self.validation, self.device, seed, features, flops
         )
-        self.ledger = Ledger(synchronize=synchronizer(self.device), meter=meter)
-        self.classes = True  # whether integer targets are classes, see `_check_batch`
-        self._flops = FlopCache(self._count_outside)
-        self._costs: dict[object, BatchFlops] = {}  # of the model, by shape of a row
-        self._checked: set[object] = set()  # shapes of the training data
-        self._trained = [each.requires_grad for each in model.parameters()]
+        self.classes = True  # whether integer targets are classes, see `takes_classes`
+        self._forget_costs()
         self.step, self.progress = 0, 0.0
         self.done = self.prepared = False
         self.history = History()
         self.reports = Reports([self.history, *observers], self.config.report_every)
         self.steering = Steering(self.policy, replay)
-        self._chooses = self.policy is not None and overrides(self.policy, "choose")
-        self._observes = self.policy is not None and overrides(self.policy, "observe")
-        if self.policy is not None:
-            self.optimisation.watching = self._observes and self.policy.needs_outputs
         if isinstance(checkpoints, str | os.PathLike):
             checkpoints = Checkpoints(checkpoints)
         self.checkpoints = copy.copy(checkpoints)  # another trainer may be given the same ones
@@ -196,13 +174,12 @@ class Trainer:
         An interrupt (Ctrl-C) takes effect after the current batch, when the state is saved if there
         are checkpoints. Raises `TimeIsUp` if the time budget of the process ends first.
         """
-        with interrupt_held() as interrupted:
-            for _ in self.steps():
+        with interrupt_held() as interrupted, closing(self.steps()) as steps:
+            for _ in steps:
                 if interrupted():
-                    self._save_alone()
                     break
-            if interrupted():
-                raise KeyboardInterrupt
+        if interrupted():
+            raise KeyboardInterrupt
         return self.history
 
     def steps(self) -> Generator[StepRecord]:
@@ -212,56 +189,50 @@ class Trainer:
         from there. Between records, autocast and eval mode are off and no clock runs. Raises
         `TimeIsUp` when the time budget of the process ends; the run is saved.
         """
-        limited = TIME_BUDGET in os.environ
-        if limited:
-            time_is_up()  # raises for what is no number of hours
+        time_is_up()  # raises for what is no number of hours
         with self._running():
             self._prepare()
             while not self.done:
-                spent = self.progress >= 1.0  # stopped between the last batch and the epoch's end
-                batch = None if spent else self._next_batch()
-                if batch is not None:
-                    record = self._train_on(batch)
-                    self._save_if_due()
-                    yield record
-                if batch is None or self.progress >= 1.0:
-                    whole = self.batches.over or (batch is None and not spent)
-                    record = self._end_epoch(whole)
-                    self._save_if_due(epoch_ended=True)
-                    yield record
-                if limited and not self.done and time_is_up():
+                record = self._train_step() if self.progress < 1.0 else None
+                if record is None:
+                    record = self._end_epoch()
+                kept = self.checkpoints
+                if kept is not None and kept.due(self.step, record.phase == "epoch", self.done):
+                    self._save()
+                yield record
+                if not self.done and time_is_up():
                     raise TimeIsUp(self.step, self._save())
 
     @contextmanager
     def _running(self) -> Iterator[None]:
         """Lock the checkpoints, set train mode and system settings; restore them at the end."""
-        if self.checkpoints is not None:
-            self.checkpoints.hold()
         modes = [(module, module.training) for module in self.model.modules()]
-        if not self.model.training:
-            self.model.train()
-        try:
-            with system.tuned(self.config.threads, self.config.keep_memory):
+        with ExitStack() as leaving:  # calls all, in reverse, even if one raises
+            if self.checkpoints is not None:
+                self.checkpoints.hold()
+                leaving.callback(self.checkpoints.close)
+            for observer in self.reports.observers:
+                leaving.callback(observer.close)
+            leaving.callback(self.ledger.settle)  # seconds may be read from here on
+            leaving.callback(self._report)
+            leaving.callback(self.batches.stop)
+            leaving.callback(self.optimisation.release)
+            leaving.enter_context(system.tuned(self.config.threads, self.config.keep_memory))
+            if not self.model.training:
+                self.model.train()
+            try:
                 yield
-        except GeneratorExit:  # iteration was stopped between two batches
-            self._save_alone()
-            raise
-        finally:
-            for module, training in modes:
-                module.training = training
-            with ExitStack() as closing:  # close all, even if one raises
-                if self.checkpoints is not None:
-                    closing.callback(self.checkpoints.close)
-                for observer in self.reports.observers:
-                    closing.callback(observer.close)
-                closing.callback(self.ledger.settle)  # seconds may be read from here on
-                closing.callback(self._report)
-                closing.callback(self.batches.stop)
-                closing.callback(self.optimisation.release)
+            except GeneratorExit:  # iteration was stopped between two batches
+                if self._processes == 1:  # others may not have stopped here
+                    self._save()
+                raise
+            finally:
+                for module, training in modes:
+                    module.training = training
 
     def _prepare(self) -> None:
         """Call ``Policy.prepare`` once, with copies of the initial model."""
-        if not self.prepared and self.policy is not None and overrides(self.policy, "prepare"):
+        if not self.prepared and overrides(self.policy, "prepare"):
             begin = copy.deepcopy(self.model)
             random = rng.isolated(self.device, self.config.seed, "prepare")
             with self.ledger.clock("training"), self.ledger.phase("prepare"), random:
@@ -269,71 +240,73 @@ class Trainer:
                 self.policy.prepare(partial(copy.deepcopy, begin), data)
         self.prepared = True
 
+    def _train_step(self) -> StepRecord | None:
+        """Plan, load, choose, train, observe, book, report; ``None`` if the epoch is over."""
+        with self.ledger.clock("training"):
+            batch = self._next_batch()
+            if batch is None:
+                return None
+            self._steer()
+            if batch.index is None and self.policy.needs_index:
+                raise ValueError(
+                    f"{type(self.policy).__name__} keeps per-sample state, but the training data"
+                    " provide no indices: pass the data set itself with batch_size=..., or use a"
+                    " DataLoader of indexed(data)"
+                )
+            cost = self.cost(batch)
+            with rng.isolated(self.device, self.config.seed, "step", self.step, *self._process):
+                self.optimisation.set_lr(self.progress, self.batches.epoch.lr_factor)
+                result = self.train_batch(batch, self.batches.weight(batch))
+                if self.optimisation.watching:
+                    result = result._replace(predictions=self.optimisation.take_predictions())
+                with self.ledger.phase("log"):
+                    if self._observes:
+                        visits = result.visits(batch, self.optimisation.watching)
+                        self.policy.report(*([] if self.batches.repeating else visits))
+                        if self._chooses:  # the next batch may depend on it
+                            self.policy.exchange()
+                    metrics = self._book(batch, result, cost)
+        for watch in self.reports.watchers:
+            watch(batch, result)
+        self.progress = self._spent()
+        metrics = {"epoch": self.epoch, "progress": self.progress, **metrics}
+        record = StepRecord(self.step, "train", metrics)
+        if self.reports.keep(record):
+            self._report()
+        return record
+
     def _next_batch(self) -> Batch | None:
         """The next batch; opens rounds, scores ``score_only`` rows; ``None`` after an epoch."""
         while True:
-            with self.ledger.clock("training"), self.ledger.phase("load"):
+            with self.ledger.phase("load"):
                 batch = self.batches.next()
             if batch is not None:
                 return batch
             self._score_only()
             if self.batches.epoch.complete:
-                if not self.batches.batch:
-                    raise ValueError(
-                        f"the training data gave no batch in epoch {self.epoch}: lower batch_size"
-                        " or disable drop_last, and let the policy select at least one row"
-                    )
                 return None
-            with self.ledger.clock("training"), self.ledger.phase("plan"):
-                self._exchange()
-                trained = [each.requires_grad for each in self.model.parameters()]
-                if trained != self._trained:  # gradients have another cost
-                    self._trained, self._flops = trained, FlopCache(self._count_outside)
-                    self._costs.clear()
+            with self.ledger.phase("plan"):
+                self.policy.exchange()
+                if self._trained != [each.requires_grad for each in self.model.parameters()]:
+                    self._forget_costs()
                 unloaded = self.batches.plan(self.progress)
                 self.ledger.counts.unloaded += unloaded if distributed.rank() == 0 else 0
 
     def _score_only(self) -> None:
         """Score the ``score_only`` rows of the round; the results go to ``Policy.observe``."""
-        epoch = self.batches.epoch
+        epoch, source = self.batches.epoch, self.batches.source
         rows, epoch.score_only = epoch.score_only, epoch.score_only[:0]
-        if not len(rows) or self.policy is None:
+        if not len(rows):
             return
-        source = self.batches.source.undropped()
-        batches = source.batches(epoch.number, rows)
+        batches = source.undropped().batches(epoch.number, rows)
         for _ in range(-(-len(rows) // source.batch_size)):
-            with self.ledger.clock("training"), self.ledger.phase("load"):
+            with self.ledger.phase("load"):
                 batch = next(batches)
-            with self.ledger.clock("training"), self.ledger.phase("score"):
+            with self.ledger.phase("score"):
                 seen = self.scored(batch)
                 everything = torch.arange(batch.rows, device=seen.losses.device)
-                self.policy.report(visit_of(seen, everything, self._watching))
+                self.policy.report(visit_of(seen, everything, self.optimisation.watching))
                 self.ledger.counts.skipped += batch.rows
-
-    def _train_on(self, batch: Batch) -> StepRecord:
-        """Train on a batch: choose rows, take a step, tell the policy, count the cost."""
-        self._steer()
-        if batch.index is None and self.policy is not None and self.policy.needs_index:
-            raise without_index(self.policy)
-        cost = self.cost(batch)
-        random = rng.isolated(self.device, self.config.seed, "step", self.step, *self._process)
-        with self.ledger.clock("training"), random:
-            self.optimisation.set_lr(self.progress, self.batches.epoch.lr_factor)
-            result = self.train_batch(batch, self.batches.weight(batch))
-            if self.optimisation.watching:
-                result = result._replace(predictions=self.optimisation.take_predictions())
-            with self.ledger.phase("log"):
-                if self._observes:
-                    self._observe(batch, result)
-                metrics = self._count(batch, result, cost)
-        for watch in self.reports.watchers:
-            watch(batch, result)
-        self.progress = self._spent()
-        metrics = {"epoch": self.batches.epoch.number, "progress": self.progress, **metrics}
-        record = StepRecord(self.step, "train", metrics)
-        if self.reports.keep(record):
-            self._report()
-        return record
 
     # --- a step: these may be overridden ---
 
@@ -350,9 +323,8 @@ class Trainer:
         ``weight [batch]``, from selection before loading, scales the losses in their mean over the
         rows; ``None`` means 1.
         """
-        if self.policy is None or not self._chooses:
-            losses = self.train_rows(batch, weight, self.batches.rows / self._processes)
-            return StepResult(torch.arange(len(losses)), losses)
+        if not self._chooses:
+            return StepResult(self.train_rows(batch, weight, self.batches.rows / self._processes))
         with self.ledger.phase("score"):
             seen = self.scored(batch)
             chosen = self.policy.choose(seen)
@@ -362,19 +334,16 @@ class Trainer:
                 chosen = checked(chosen, seen.rows, self.policy)
             if self._processes > 1 and not len(chosen):
                 chosen = chosen.padded()
-            part, weights = batch.take(chosen.index), chosen.weight
-            if weight is not None:
-                weights = weights * weight.to(weights.device).index_select(0, chosen.index)
+            part = batch.take(chosen.index)
+            weights = chosen.weight if weight is None else chosen.weight * chosen.take(weight)
         normaliser = chosen.total
         if self._processes > 1:
             own = 0.0 if self.batches.repeating else float(normaliser)
             normaliser = distributed.total(own)[0] / self._processes
-        losses = torch.empty(0)
-        if len(chosen):
-            losses = self.train_rows(part, weights, normaliser)
-        else:
-            self.optimisation.end_batch(self.ledger)
-        return StepResult(chosen.index[: len(losses)], losses, chosen, seen)
+        if not len(chosen):
+            self.optimisation.end_batch()
+            return StepResult(torch.empty(0), chosen, seen)
+        return StepResult(self.train_rows(part, weights, normaliser), chosen, seen)
 
     def train_rows(
         self, batch: Batch, weight: Tensor | None, normaliser: float | Tensor | None
@@ -383,7 +352,7 @@ class Trainer:
 
         See `Optimisation.train` for the arguments.
         """
-        return self.optimisation.train(batch, weight, normaliser, self.ledger)
+        return self.optimisation.train(batch, weight, normaliser)
 
     def scored(self, batch: Batch, outputs: Any = None) -> Scored:
         """``batch`` for policies: evaluated on first access, in the precision of the run."""
@@ -400,10 +369,8 @@ class Trainer:
 
     def count_flops(self, model: nn.Module, batch: Batch) -> BatchFlops:
         """FLOPs of ``batch`` in ``model``."""
-
-        def criterion(outputs: Any, targets: Any) -> Any:  # as in training, outside autocast
-            with torch.autocast(self.device.type, enabled=False):
-                return token_losses(self.criterion, outputs, targets)
+        full = torch.autocast(self.device.type, enabled=False)  # for the criterion, as in training
+        criterion = full(partial(token_losses, self.criterion))
 
         def count(model: nn.Module, batch: Batch) -> BatchFlops:
             few = batch.take(slice(0, self.optimisation.micro_batch))
@@ -418,50 +385,31 @@ class Trainer:
 
     # --- what a step found and cost ---
 
-    def _observe(self, batch: Batch, result: StepResult) -> None:
-        """Report a step to the policy, unless its rows only repeat those of another process."""
-        assert self.policy is not None
-        visits = [] if self.batches.repeating else result.visits(batch, self._watching)
-        self.policy.report(*visits)
-        if self._chooses:  # the next batch may depend on it
-            self.policy.exchange()
-
-    @property
-    def _watching(self) -> bool:
-        """Whether the policy is told what the model predicts."""
-        return self.optimisation.watching and self.classes
-
-    def _exchange(self) -> None:
-        if self.policy is not None:
-            self.policy.exchange()
-
-    def _count(self, batch: Batch, result: StepResult, cost: BatchFlops) -> dict[str, Any]:
+    def _book(self, batch: Batch, result: StepResult, cost: BatchFlops) -> dict[str, Any]:
         """Add a step to the ledger; returns its metrics, with values that may be on the device."""
-        rows, trained, chosen = batch.rows, len(result.rows), result.selection
+        losses, chosen = result.losses, result.selection
+        rows, trained = batch.rows, len(losses)
         repeating, padded = self.batches.repeating, None
         if chosen is not None and (self._processes > 1 or isinstance(chosen.rate, Tensor)):
             padded = chosen.padding
         share = self.batches.epoch.share or 1.0  # rows may be left of the round before
-        passes = dense_passes = 1
-        if cost.forward.fixed or cost.backward.fixed:
-            passes, dense_passes = self.passes(trained), self.passes(rows)
         self.ledger.note(
             cost,
             trained=trained,
             skipped=rows - trained,
-            passes=passes,
+            passes=self.passes(trained),
             overflowed=self.optimisation.take_lost(),
             padded=trained if repeating else padded,
             dense=0.0 if repeating else rows / share,
-            dense_passes=dense_passes / share,
+            dense_passes=self.passes(rows) / share,
         )
-        if self.policy is not None and self.policy.flops:
-            self.ledger.flops.helper += self.policy.flops
-            self.policy.flops = 0.0
+        self.ledger.flops.helper += self.policy.flops
+        self.policy.flops = 0.0
         self.step += 1
         self.batches.trained()
-        metrics: dict[str, Any] = {
-            "loss": None,
+        loss = losses.mean() if chosen is None else chosen.mean_loss(losses)
+        metrics = {
+            "loss": loss if trained else None,
             "trained": trained,
             "seen": rows,
             "lr": self.optimisation.lr,
@@ -469,12 +417,9 @@ class Trainer:
             "flops_dense": self.ledger.flops_dense,
             "of_epoch": self.batches.of_epoch,
         }
-        if trained:
-            losses = result.losses
-            metrics["loss"] = losses.mean() if chosen is None else chosen.mean_loss(losses)
         if chosen is not None:
-            metrics["rate"], metrics["threshold"] = chosen.rate, chosen.threshold
-            metrics["target_rate"] = chosen.target_rate
+            names = ("rate", "threshold", "target_rate")
+            metrics |= {name: getattr(chosen, name) for name in names}
         return metrics
 
     def _count_pass(self, model: nn.Module, batch: Batch, trained: bool) -> None:
@@ -487,42 +432,34 @@ class Trainer:
     def cost(self, batch: Batch, model: nn.Module | None = None) -> BatchFlops:
         """FLOPs of ``batch``, counted once per shape of its rows, or predicted from other lengths.
 
-        A new shape is first checked on two rows. Raises ``ValueError`` for invalid data, before any
-        weight changes.
+        Before a shape is counted, two of its rows are checked. Raises ``ValueError`` for invalid
+        data, before any weight changes.
         """
         if model is not None and model is not self.model:
             return self._flops.cost(model, batch)
         shape: object = batch.x.shape[1:] if isinstance(batch.x, Tensor) else shape_of(batch)
-        cost = self._costs.get(shape)
-        if cost is None:
-            if shape not in self._checked:
-                with self.ledger.paused():
-                    self._check_batch(batch)
-                self._checked.add(shape)
-            cost = self._costs[shape] = self._flops.cost(self.model, batch)
-            if not self.ledger.uncounted.issuperset(cost.uncounted):
-                self.ledger.uncounted.update(cost.uncounted)
-                self._spent()  # raises for a FLOPs budget with uncounted operations
-        return cost
+        if shape not in self._costs:
+            self._costs[shape] = cost = self._flops.cost(self.model, batch)
+            self.ledger.uncounted.update(cost.uncounted)
+            self.budget.spent(0.0, self.ledger)  # raises for FLOPs that cannot be counted
+        return self._costs[shape]
+
+    def _forget_costs(self) -> None:
+        """Count anew: which parameters are trained decides about the cost of gradients."""
+        self._trained = [each.requires_grad for each in self.model.parameters()]
+        self._flops = FlopCache(self._count_outside)
+        self._costs: dict[object, BatchFlops] = {}  # of the model, by shape of a row
 
     def _count_outside(self, model: nn.Module, batch: Batch) -> BatchFlops:
-        """Count while no clock runs."""
+        """Check and count a batch while no clock runs."""
         self._costs.clear()  # some may be predictions, which this count improves
         with self.ledger.paused():
+            if model is self.model:
+                forward, source = partial(self.forward, model), self.batches.source
+                with evaluating(model, self.device):
+                    self.classes = takes_classes(forward, self.criterion, batch, source)
+                self.optimisation.watching &= self.classes
             return self.count_flops(model, batch)
-
-    def _check_batch(self, batch: Batch) -> None:
-        """Run two rows of a new shape; raise ``ValueError`` for what cannot be trained on."""
-        if not batch.rows:
-            raise ValueError("a batch of the data is empty: remove empty batches from the loader")
-        few = batch.take(slice(0, 2))
-        with evaluating(self.model, self.device):
-            outputs = self.forward(self.model, few)
-            if self.criterion is cross_entropy_rows:
-                check_unshifted(lambda x: self.forward(self.model, few._replace(x=x, y=x)), few.x)
-        source = self.batches.source
-        self.classes = takes_classes(self.criterion, outputs, few, batch, source)
-        self.optimisation.watching &= self.classes
 
     def _spent(self) -> float:
         """Fraction of the budget spent."""
@@ -539,11 +476,8 @@ class Trainer:
     # --- reports and steering ---
 
     def _report(self) -> None:
-        """Send the records since the last report to the observers; waits for the device.
-
-        Raises ``FloatingPointError`` if a loss or gradient was not finite.
-        """
-        self.optimisation.check()
+        """Send the records since the last report to the observers; waits for the device."""
+        self.optimisation.check()  # raises if a loss or gradient was not finite
         if self.reports.waiting:
             self.ledger.settle()
             energy = self.ledger.energy()
@@ -552,42 +486,42 @@ class Trainer:
     def steer(self, name: str, value: Any) -> None:
         """Change a setting of the policy before the next batch; thread-safe.
 
-        The change is recorded as an event, and the run is marked as steered.
-        Raises ``ValueError`` for a run without such settings, or in several processes.
+        The change is recorded as an event. Raises ``ValueError`` for a run without such settings,
+        or in several processes.
         """
         self.steering.put(name, value)
 
     def _steer(self) -> None:
         """Make the changes that are due, and tell the observers."""
         for event in self.steering.applied(self.step):
-            self._report()
-            place = {"epoch": self.epoch, "progress": self.progress}
-            changed = {"name": event.name, "value": event.value}
-            self.reports.log(StepRecord(self.step, "event", {**place, **changed}))
+            with self.ledger.paused():
+                self._report()
+                place = {"epoch": self.epoch, "progress": self.progress}
+                changed = {"name": event.name, "value": event.value}
+                self.reports.log(StepRecord(self.step, "event", {**place, **changed}))
 
     # --- the end of an epoch, and evaluation ---
 
-    def _end_epoch(self, whole: bool) -> StepRecord:
+    def _end_epoch(self) -> StepRecord:
         """End an epoch, complete or truncated by the budget: last step, validation, report."""
         with self.ledger.clock("training"), self.ledger.phase("optimizer"):
             self.optimisation.flush()
-            self._exchange()
-        lost = self.optimisation.take_lost()
-        self.ledger.note(BatchFlops(), overflowed=lost)
+            self.policy.exchange()
+        self.ledger.note(BatchFlops(), overflowed=self.optimisation.take_lost())
         self._report()
-        self.batches.end_epoch(whole)
-        self.progress = self._spent() if whole else self.progress
+        number = self.epoch + 1  # counted from 1
+        self.batches.end_epoch()
+        self.progress = self._spent()
         validated = self.validate()
         self.ledger.pool()
         metrics = {
-            "epoch": self.epoch if whole else self.epoch + 1,  # counted from 1
+            "epoch": number,
             "progress": self.progress,
             "flops": self.ledger.flops.total,
             "seconds": self.ledger.seconds["training"],
             "trained": self.ledger.samples.trained,
-            **validated,
         }
-        record = StepRecord(self.step, "epoch", metrics)
+        record = StepRecord(self.step, "epoch", metrics | validated)
         self.reports.log(record)
         self.done = self.progress >= 1.0
         if self.done:
@@ -619,7 +553,7 @@ class Trainer:
         check_undivided(source)
         evaluation = Evaluation(self.criterion, self.metrics, keep=keep)
         random = rng.restored(self.device, self.config.seed, "evaluation")
-        empty = True
+        batch: Batch | None = None
         with self.ledger.clock("evaluation"), random, evaluating(self.model, self.device):
             distributed.same_buffers(self.model)
             for batch in source.batches(0, rows):
@@ -631,8 +565,7 @@ class Trainer:
                 self.ledger.note(cost, evaluated=evaluated, passes=self.passes(batch.rows))
                 evaluation.classes = self.classes  # known since the first batch was checked
                 evaluation.add(batch, self.forward(self.model, batch), repeated)
-                empty = False
-        if empty:
+        if batch is None:
             raise ValueError(
                 "the validation data gave no batch: lower batch_size or disable drop_last"
             )
@@ -640,22 +573,12 @@ class Trainer:
 
     # --- saving ---
 
-    def _save_if_due(self, epoch_ended: bool = False) -> None:
-        kept = self.checkpoints
-        if kept is not None and kept.due(self.step, epoch_ended, self.done):
-            self._save()
-
-    def _save_alone(self) -> None:
-        """Save the current state, except with other processes, which may not have stopped here."""
-        if self._processes == 1:
-            self._save()
-
     def _save(self) -> Path | None:
         """Save the current state, unless it is saved already; returns the folder."""
         if self.checkpoints is None:
             return None
         if self._place() != self._saved:
-            self._exchange()
+            self.policy.exchange()
             self._report()
             self.ledger.pool()
             self.reports.sync()
@@ -673,18 +596,13 @@ class Trainer:
         return self.step, self.epoch, self.done, self.steering.waiting()
 
     def _open(self, resume: bool) -> None:
-        """Continue from the newest checkpoint if requested.
-
-        Raises ``ValueError`` for ``resume`` without a folder, for a run with other settings, and
-        for processes that would not continue the same run.
-        """
+        """Continue from the newest checkpoint if requested."""
         if self.checkpoints is None:
             if resume:
                 raise ValueError("resume is True, but checkpoints is not set: pass the folder")
             return
         self._described = describe(self)
-        newest = self.checkpoints.open(resume)
-        path, state = newest or (None, {})
+        path, state = self.checkpoints.open(resume) or (None, {})
         distributed.agree(str(path and path.name), str(self._described["settings"]))
         if path is None:
             if resume:  # killed before its first checkpoint, possibly after its first metrics
@@ -715,22 +633,14 @@ class Trainer:
 
         No RNG state is needed: random numbers depend on seed, step and purpose only.
         """
-        return {
-            "step": self.step,
-            "progress": self.progress,
-            "done": self.done,
-            "prepared": self.prepared,
-            "policy": {} if self.policy is None else self.policy.state_dict(),
-            **{name: getattr(self, name).state_dict() for name in STATEFUL},
-        }
+        counts = {name: getattr(self, name) for name in COUNTS}
+        return counts | {name: getattr(self, name).state_dict() for name in STATEFUL}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore ``state``; the caller restores model and optimizer."""
-        self.step, self.progress = int(state["step"]), float(state["progress"])
-        self.done, self.prepared = state["done"], state["prepared"]
-        check_types(done=(self.done, bool), prepared=(self.prepared, bool))
-        if self.policy is not None:
-            self.policy.load_state_dict(state["policy"])
+        check_types(**{name: (state[name], kind) for name, kind in COUNTS.items()})
+        for name in COUNTS:
+            setattr(self, name, state[name])
         for name in STATEFUL:
             getattr(self, name).load_state_dict(state[name])
 

@@ -246,7 +246,7 @@ def test_a_file_that_missed_a_part_of_the_run_is_not_continued(tmp_path: Path) -
 
 
 def test_events_that_cannot_be_replayed_are_named() -> None:
-    with pytest.raises(ValueError, match="NoneType has no setting 'target_rate' to steer"):
+    with pytest.raises(ValueError, match="Policy has no setting 'target_rate' to steer"):
         trainer(replay=[Event(1, "target_rate", 0.5)])
     with pytest.warns(UserWarning, match=r"the run ended before Event\(step=500, "):
         gated(replay=[Event(1, "target_rate", 0.5), Event(500, "target_rate", 0.9)]).run()

@@ -22,7 +22,6 @@ from torch.utils.data import TensorDataset
 from astkit import rng
 from astkit.datasets import Batch
 from astkit.gating import Gate, Policy, Selection, cross_entropy_rows
-from astkit.profiling.ledger import Ledger
 from astkit.trainers import TrainConfig, Trainer
 from astkit.trainers.optimisation import Optimisation
 from tests.trainers.states import flagged, same
@@ -71,7 +70,7 @@ def train(work: Optimisation, x: Tensor, y: Tensor, weight: Tensor | None = None
 
 def add(work: Optimisation, x: Tensor, y: Tensor, weight: Tensor | None = None) -> Tensor:
     """Add gradients, without counting a batch."""
-    return work.accumulate(Batch(None, x, y), weight, None, Ledger())
+    return work.accumulate(Batch(None, x, y), weight)
 
 
 def plain_gradients(
@@ -130,7 +129,7 @@ def test_it_does_not_matter_how_rows_are_split(
         if len(part[1]):
             train(work, *part)
         else:
-            work.end_batch(Ledger())  # as for a gate that chose nothing
+            work.end_batch()  # as for a gate that chose nothing
     torch.testing.assert_close(list(model.parameters()), expected, rtol=0, atol=1e-12)
     assert work.pending == 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any
 
@@ -16,7 +17,7 @@ from astkit.gating import ContextScore, Gate, LogIntegral, OriginPI, Policy, Sel
 from astkit.gating.scores import Loss
 from astkit.profiling.flops import FlopCounter
 from astkit.trainers import Event, SampleBySampleTrainer, TrainConfig
-from tests.trainers.states import RecordedSampleTrainer, RecordedTrainer
+from tests.trainers.states import RecordedSampleTrainer, RecordedTrainer, leave_after
 
 STEPS, EPOCHS = 20, 4  # 160 rows in batches of 32
 CONFIG = TrainConfig(lr=1e-2)
@@ -283,9 +284,11 @@ def test_the_ledger_counts_what_was_run(cnn: Any, double_loader: Any, update: An
 DATA = [(torch.randn(8, 4), torch.randint(3, (8,)))]
 
 
-def small(policy: Any, model: nn.Module | None = None, **options: Any) -> SampleBySampleTrainer:
+def small(
+    policy: Any, model: nn.Module | None = None, data: Any = DATA, **options: Any
+) -> SampleBySampleTrainer:
     model = model or nn.Linear(4, 3)
-    return SampleBySampleTrainer(model, DATA, epochs=1, policy=policy, device="cpu", **options)
+    return SampleBySampleTrainer(model, data, epochs=1, policy=policy, device="cpu", **options)
 
 
 def test_what_cannot_be_decided_row_by_row_is_refused() -> None:
@@ -305,29 +308,16 @@ def test_what_cannot_be_decided_row_by_row_is_refused() -> None:
     steered.run()
 
 
-def test_a_relative_score_resumes(tmp_path: Any) -> None:
-    data = TensorDataset(torch.randn(24, 4), torch.arange(24) % 3)
+def test_a_relative_score_resumes_from_files(tmp_path: Any) -> None:
+    model = nn.Linear(4, 3)
 
-    def trainer(resume: bool) -> SampleBySampleTrainer:
-        torch.manual_seed(0)
-        gate = Gate(0.3, score="loss_and_contrast")
-        return SampleBySampleTrainer(
-            nn.Linear(4, 3),
-            data,
-            policy=gate,
-            update="per_sample",
-            epochs=2,
-            batch_size=8,
-            checkpoints=tmp_path / ("resumed" if resume else "whole"),
-            resume=resume,
-            device="cpu",
-        )
+    def trainer(folder: str, **options: Any) -> SampleBySampleTrainer:
+        gate, start = Gate(0.3, score="loss_and_contrast"), copy.deepcopy(model)
+        return small(gate, start, checkpoints=tmp_path / folder, data=DATA * 3, **options)
 
-    whole = trainer(False)
+    whole = trainer("whole")
     whole.run()
-    for number, _ in enumerate(trainer(True).steps()):
-        if number == 2:
-            break
-    resumed = trainer(True)
+    leave_after(trainer("parts"), 2)
+    resumed = trainer("parts", resume=True)
     resumed.run()
     assert torch.equal(whole.model.weight, resumed.model.weight)
