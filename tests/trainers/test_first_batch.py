@@ -237,11 +237,12 @@ def test_features_are_those_of_rows_that_are_not_augmented() -> None:
 
 
 def test_policies_with_a_memory_need_the_index() -> None:
-    shuffled = DataLoader(DATA, 8, shuffle=True)
+    def train(policy: Any, data: Any) -> None:
+        run = Trainer(nn.Linear(8, 3), data, policy=policy, epochs=1, device="cpu")
+        run.evaluate(data)  # which needs none
+        run.run()
+
     for policy in (Gate(0.3, "el2n"), "infobatch", "kakurenbo"):
-        options: dict[str, Any] = {"epochs": 1, "policy": policy, "device": "cpu"}
-        Trainer(nn.Linear(8, 3), Loader(DATA, 8), **options).run()
+        train(policy, Loader(DATA, 8))
         with pytest.raises(ValueError, match=r"pass the data set (itself|instead)"):
-            run = Trainer(nn.Linear(8, 3), shuffled, **options)
-            run.evaluate(shuffled)  # which needs none
-            run.run()
+            train(policy, DataLoader(DATA, 8, shuffle=True))
