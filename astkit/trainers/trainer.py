@@ -35,7 +35,7 @@ from astkit.trainers.evaluation import Evaluation, Measured, Metrics, as_metrics
 from astkit.trainers.fingerprint import check_same, describe, describe_weights, first_batch
 from astkit.trainers.first_batch import ScoredData, features_of, sampled_rows, takes_classes
 from astkit.trainers.history import Event, History, Observer, Reports, Steering, StepRecord
-from astkit.trainers.limits import TimeIsUp, interrupt_held, time_is_up
+from astkit.trainers.limits import TIME_BUDGET, TimeIsUp, interrupt_held, time_is_up
 from astkit.trainers.optimisation import Optimisation
 from astkit.trainers.step import StepResult, visit_of
 
@@ -189,6 +189,7 @@ class Trainer:
         from there. Between records, autocast and eval mode are off and no clock runs. Raises
         `TimeIsUp` when the time budget of the process ends; the run is saved.
         """
+        limited = TIME_BUDGET in os.environ
         time_is_up()  # raises for what is no number of hours
         with self._running():
             self._prepare()
@@ -200,7 +201,7 @@ class Trainer:
                 if kept is not None and kept.due(self.step, record.phase == "epoch", self.done):
                     self._save()
                 yield record
-                if not self.done and time_is_up():
+                if limited and not self.done and time_is_up():
                     raise TimeIsUp(self.step, self._save())
 
     @contextmanager
