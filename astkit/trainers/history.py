@@ -204,9 +204,7 @@ class Steering:
     Raises ``ValueError`` for ``replay`` of a policy without settings.
     """
 
-    def __init__(
-        self, policy: Policy | None, replay: Iterable[Event | Mapping[str, Any]] = ()
-    ) -> None:
+    def __init__(self, policy: Policy, replay: Iterable[Event | Mapping[str, Any]] = ()) -> None:
         self.policy, self.events = policy, list[Event]()
         given = [each if isinstance(each, Event) else _event(**each) for each in replay]
         self.replay = sorted(given, key=lambda event: event.step)  # those that are left
@@ -227,7 +225,7 @@ class Steering:
             self._wanted[name] = value
 
     def _check(self, name: str) -> None:
-        if self.policy is None or not overrides(self.policy, "steer"):
+        if not overrides(self.policy, "steer"):
             raise ValueError(
                 f"{type(self.policy).__name__} has no setting {name!r} to steer: give the trainer"
                 " a policy that chooses after scoring, such as a Gate"
@@ -249,7 +247,6 @@ class Steering:
         made = []
         for event in due:
             try:
-                assert self.policy is not None
                 self.policy.steer(event.name, event.value)
                 made.append(event)
             except (TypeError, ValueError) as error:

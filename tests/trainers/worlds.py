@@ -165,7 +165,7 @@ def trained(policy: Any, options: dict[str, Any] | None = None) -> dict[str, Any
         "rows": trainer.rows,
         "seen": [seen(result) for result in trainer.results],
         "ledger": trainer.ledger.state_dict(),
-        "policy": None if trainer.policy is None else trainer.policy.state_dict(),
+        "policy": trainer.policy.state_dict(),
         "validated": [epoch.get("val_loss") for epoch in history.epochs],
         "spent": trainer.step,
     }
