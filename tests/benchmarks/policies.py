@@ -86,9 +86,9 @@ Behind a slash the share of the possible gain, that of an oracle which knows whi
 and relevant, where the gain of the oracle excludes 0. *dense+target* also trains on the validation
 rows; the oracle draws just the right and relevant rows, evenly, so a method may exceed it. *elr*
 chooses no rows: it is the early-learning regularisation of Liu et al. (2020), a loss for wrong
-labels. `auto` was changed after the rows with other inputs had been seen, where it preferred high losses, and was
-measured again with the same seeds, as was `aim` on images of another domain after its rule for
-images changed. Empty: not measured. Measured at {commits}
+labels. `auto` was changed after the rows with other inputs had been seen, where it preferred high
+losses, and was measured again with the same seeds, as was `aim` on images of another domain after
+its rule for images changed. Empty: not measured. Measured at {commits}
 (`python -m tests.benchmarks.gain`, then `python -m tests.benchmarks.shares`).
 
 ![share of the possible gain](../notebooks/results/06_shares.png)
