@@ -58,7 +58,7 @@ CACHE = ROOT / "out" / "gain"
 SEEDS, DRAWS = range(5), range(200, 220)
 RATES = (3e-3, 1e-2, 3e-2)
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-RESNET = "cifar10_resnet"  # the images of cifar10 and a network that wants a GPU
+RESNET = "cifar10_resnet"  # the images of cifar10 with a larger network, for a GPU
 WIDTHS = {"cifar10": (32, 64, 128, 128), "fashion_mnist": (16, 32, 64), "digits": (8, 16)}
 AUGMENT = {
     "cifar10": ("crop", "flip"),
