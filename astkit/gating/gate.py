@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from astkit import distributed, rng
 from astkit.datasets.batch import tensors
@@ -145,15 +145,17 @@ class Gate(Policy):
         """Whether the score keeps per-sample state."""
         return bool(getattr(self.significance, "needs_index", False))
 
-    def __call__(
-        self, model: nn.Module, x: Any, y: Any = None, index: Tensor | None = None
-    ) -> Selection:
-        """Select from a loaded batch: ``x`` and ``y``, or ``x`` alone if it is the whole batch."""
-        return self.choose(self._batch(model, x, y, index))
+    def expected_rows(self, samples: int) -> int:
+        """``samples``: ``rate`` is that of batches, whatever a subclass plans."""
+        return samples
 
     def choose(self, batch: Scored) -> Selection:
         """Score the batch and select rows."""
         return self.select(self.scores(batch))
+
+    def choose_from(self, batch: Scored) -> Selection:
+        """What `choose` selects; a check of it would wait for the device."""
+        return self.choose(batch)
 
     def scores(self, batch: Scored) -> Tensor:
         """Scores ``[batch]``, without side effects on the model; ``ValueError`` for others."""

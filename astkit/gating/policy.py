@@ -139,15 +139,19 @@ class Policy:
         """
         batch = self._batch(model, x, y, index)
         self.exchange()  # the choice may depend on the batch before
-        chosen = self.choose(batch)
-        if chosen is None:
-            chosen = batch.select(torch.arange(batch.rows))
-        chosen = checked(chosen, batch.rows, self)
+        chosen = self.choose_from(batch)
         if self._sampler is not None and index is not None:
             scale = self._sampler.scale_of(index).to(chosen.weight.device)
             weight = chosen.weight * scale[chosen.index]
             chosen = replace(chosen, weight=weight, normaliser=chosen.total)
         return chosen if len(chosen) or distributed.world() == 1 else chosen.padded()
+
+    def choose_from(self, batch: Scored) -> Selection:
+        """What `choose` selects; ``ValueError`` if that is no valid selection of ``batch``."""
+        chosen = self.choose(batch)
+        if chosen is None:
+            return batch.select(torch.arange(batch.rows))
+        return checked(chosen, batch.rows, self)
 
     def _batch(self, model: nn.Module, x: Any, y: Any, index: Tensor | None) -> Scored:
         if not overrides(self, "choose"):

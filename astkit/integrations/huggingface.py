@@ -23,7 +23,7 @@ from astkit.gating import Criterion, Policy, Scored, Selection, cross_entropy_ro
 from astkit.gating.epoch import PolicySampler
 from astkit.gating.losses import logits_of, reduced, shifts_labels, single
 from astkit.gating.policy import as_policy, overrides
-from astkit.gating.selection import checked, evaluating
+from astkit.gating.selection import evaluating
 from astkit.integrations import load, saved, settings
 from astkit.trainers import checkpoint
 
@@ -161,22 +161,20 @@ class PolicyTrainer(Trainer):
         return model(**{name: part for name, part in batch.items() if name not in left_out})
 
     def _chosen(self, model: nn.Module, inputs: dict[str, Any], index: Tensor | None) -> Selection:
-        rows, chosen = count_rows(inputs), None
-        if overrides(self.policy, "choose"):
-            assert self.criterion is not None
-            batch = Scored(
-                None,
-                inputs,
-                inputs,
-                index,
-                model,
-                criterion=self.criterion,
-                forward=lambda net, batch: self._outputs(net, batch.x),
-            )
-            chosen = self.policy.choose(batch)
-        if chosen is None:
-            return Selection(torch.arange(rows, device=next(tensors(inputs)).device))
-        chosen = checked(chosen, rows, self.policy)
+        if not overrides(self.policy, "choose"):
+            device = next(tensors(inputs)).device
+            return Selection(torch.arange(count_rows(inputs), device=device))
+        assert self.criterion is not None
+        batch = Scored(
+            None,
+            inputs,
+            inputs,
+            index,
+            model,
+            criterion=self.criterion,
+            forward=lambda net, batch: self._outputs(net, batch.x),
+        )
+        chosen = self.policy.choose_from(batch)
         if not len(chosen):  # a step without gradient
             return replace(chosen.padded(), normaliser=1.0)
         return chosen

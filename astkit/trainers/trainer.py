@@ -20,10 +20,9 @@ from astkit import distributed, rng, system
 from astkit.datasets import BatchSource, Loader, as_loader
 from astkit.datasets.batch import Batch
 from astkit.datasets.foreign import is_dataset, opened
-from astkit.gating.gate import Gate
 from astkit.gating.losses import Criterion, cross_entropy_rows, token_losses
 from astkit.gating.policy import Policy, as_policy, overrides
-from astkit.gating.selection import Scored, checked, evaluating
+from astkit.gating.selection import Scored, evaluating
 from astkit.names import refuse_removed
 from astkit.profiling.energy import EnergyMeter
 from astkit.profiling.flops import BatchFlops, FlopCache, count_flops, shape_of
@@ -328,11 +327,7 @@ class Trainer:
             return StepResult(self.train_rows(batch, weight, self.batches.rows / self._processes))
         with self.ledger.phase("score"):
             seen = self.scored(batch)
-            chosen = self.policy.choose(seen)
-            if chosen is None:
-                chosen = seen.select(torch.arange(seen.rows))
-            if not isinstance(self.policy, Gate):  # whose check would wait for the device
-                chosen = checked(chosen, seen.rows, self.policy)
+            chosen = self.policy.choose_from(seen)
             if self._processes > 1 and not len(chosen):
                 chosen = chosen.padded()
             part = batch.take(chosen.index)

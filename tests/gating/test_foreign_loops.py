@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
 
-from astkit import RandomSubset
+from astkit import Gate, RandomSubset
 from astkit.datasets import indexed
 from astkit.gating import Policy, RunInfo, Scored, Selection, Visit
 from astkit.gating.policies.infobatch import InfoBatch
@@ -206,8 +206,17 @@ class Both(Rounds):
         return batch.select(torch.arange(batch.rows // 2))
 
 
-def test_a_policy_that_plans_and_chooses_keeps_weights_and_position() -> None:
-    policy, model = Both(), make_model()
+class Gated(Rounds, Gate):
+    """Plans as `Rounds` does, and gates each batch."""
+
+    def __init__(self) -> None:
+        Gate.__init__(self, 0.5, controller="top_k")
+        Rounds.__init__(self)
+
+
+@pytest.mark.parametrize("make", [Both, Gated])
+def test_a_policy_that_plans_and_chooses_keeps_weights_and_position(make: type[Rounds]) -> None:
+    policy, model = make(), make_model()
     policy.begun = 2  # so the weights of its plan are 3
     drawn = list(loader_of(policy))
     with warnings.catch_warnings():
@@ -219,7 +228,7 @@ def test_a_policy_that_plans_and_chooses_keeps_weights_and_position() -> None:
             assert policy._sampler.iteration()["done"] == 8 * (number + 1)
             assert bool(policy.told.any()) == bool(number)  # the batch before was observed
             policy.report_batch(losses, index[chosen.index], None, None)
-    with pytest.raises(ValueError, match="Both needs the index of each row, but got none"):
+    with pytest.raises(ValueError, match=f"{make.__name__} needs the index of each row"):
         policy(model, *drawn[2][1])
 
 
