@@ -154,8 +154,9 @@ class Gate(Policy):
         return self.select(self.scores(batch))
 
     def choose_from(self, batch: Scored) -> Selection:
-        """What `choose` selects; a check of it would wait for the device."""
-        return self.choose(batch)
+        """As of any policy, without a check, which waits for the device, of a gate's own choice."""
+        own = type(self).choose is Gate.choose
+        return self.choose(batch) if own else super().choose_from(batch)
 
     def scores(self, batch: Scored) -> Tensor:
         """Scores ``[batch]``, without side effects on the model; ``ValueError`` for others."""

@@ -228,8 +228,17 @@ def test_a_policy_that_plans_and_chooses_keeps_weights_and_position(make: type[R
             assert policy._sampler.iteration()["done"] == 8 * (number + 1)
             assert bool(policy.told.any()) == bool(number)  # the batch before was observed
             policy.report_batch(losses, index[chosen.index], None, None)
-    with pytest.raises(ValueError, match=f"{make.__name__} needs the index of each row"):
+    needs = f"{make.__name__} needs the index of each row, but got none"
+    with pytest.raises(ValueError, match=needs):
         policy(model, *drawn[2][1])
+
+
+def test_a_subclass_of_gate_that_chooses_nothing_takes_all_rows() -> None:
+    class Undecided(Gate):
+        def choose(self, batch: Scored) -> Any:
+            return None
+
+    assert len(Undecided()(make_model(), X[:8], Y[:8])) == 8
 
 
 def test_outputs_reach_a_policy_that_needs_them() -> None:
