@@ -21,8 +21,7 @@ SURE, NOISE = 0.1, 0.05
 """Share of the samples, the surest ones, that are judged; smallest share of wrong labels there."""
 TRAINED, LIKELY = 0.75, 1.75
 """Smallest confidence by accuracy of a trained model; largest likelihood of random labels."""
-POWER, LEAST = 4, 0.05
-"""Exponent of the trust in a label, and the smallest trust."""
+LEAST = 0.05  # smallest trust in a label
 LOOKED_AT = 16
 """Rows that are read to see whether they can be stacked."""
 
@@ -84,7 +83,7 @@ class Auto(Aim, LastLoss):
         trust = self.trust(run)
         if trust is None:
             return None
-        weight = self.losses.clamp_min(0) ** self.difficulty(run) * trust**POWER
+        weight = self.losses.clamp_min(0) ** self.difficulty(run) * trust
         weight[~known] = 1e30  # not seen yet: first
         if bool((weight == 1).all()):
             return None
