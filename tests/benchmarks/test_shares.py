@@ -1,7 +1,8 @@
-"""Shares of the possible gain: Fieller's interval, and its ends."""
+"""Shares of the possible gain: Fieller's interval and its ends, and the committed results."""
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from astkit.comparison.statistics import Gaps
-from tests.benchmarks.gain import SEEDS, Run
+from tests.benchmarks.gain import RESULTS, ROWS, SEEDS, Run
 from tests.benchmarks.shares import complete, share_of_gain
 from tests.comparison.test_statistics import NUMBERS
 
@@ -59,3 +60,10 @@ def test_a_method_is_shown_once_all_of_its_seeds_are_trained() -> None:
     aim = [replace(each, policy="aim") for each in dense]
     assert complete({each.name: {} for each in [*dense, *aim[:-1]]}) == dense
     assert set(complete({each.name: {} for each in [*dense, *aim]})) == {*dense, *aim}
+
+
+def test_committed_results_by_row_are_those_of_the_committed_runs() -> None:
+    runs, rows = json.loads(RESULTS.read_text()), np.load(ROWS)
+    assert runs.keys() == set(rows.files)
+    for name, run in runs.items():
+        assert rows[name].mean(dtype=float) == pytest.approx(run["value"], rel=1e-3), name
