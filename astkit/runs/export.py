@@ -140,7 +140,9 @@ def unpack(digest: str, *lines: str) -> None:
         raise RuntimeError("the archive in this cell is not the one exported: export it again")
     folder = os.path.abspath(f"astkit-{digest[:8]}")
     with tarfile.open(fileobj=io.BytesIO(base64.b85decode(text))) as tar:
-        tar.extractall(folder, filter="data")
+        # below Python 3.11.4 there is no filter, and extractall has no argument for it
+        tar.extraction_filter = getattr(tarfile, "data_filter", None)
+        tar.extractall(folder)
     sys.path.insert(0, folder)
     import astkit
 

@@ -64,8 +64,8 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     paths = {"base": str(folder), "platbase": str(folder)}
     site = Path(sysconfig.get_path("purelib", vars=paths))
     # a folder named in a .pth file has its own .pth files, such as astkit's, left out
-    (site / "packages.pth").write_text(sysconfig.get_path("purelib"))
-    (site / "sitecustomize.py").write_text(NO_NETWORK)
+    (site / "packages.pth").write_text(sysconfig.get_path("purelib") + "\nimport no_network\n")
+    (site / "no_network.py").write_text(NO_NETWORK)
     bare = str(folder / "bin" / "python")
     probe = "import socket\ntry: import astkit\nexcept ImportError: print('absent')\n"
     probe += "try: socket.create_connection(('192.0.2.1', 9), 5)\nexcept OSError as e: print(e)"
