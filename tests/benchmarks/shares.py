@@ -215,7 +215,7 @@ def collect() -> None:
     for path in (RESULTS, FORECASTS, ABSTENTIONS):
         write_atomic(path, dumped(read(path)))
     arrays = dict(np.load(ROWS)) if ROWS.exists() else {}
-    for name in read(RESULTS).keys() - arrays.keys():
+    for name in read(RESULTS):  # a run that was trained again replaces the earlier one
         folder = CACHE / "runs" / name.replace("/", "_") / RECORDS
         for file in folder.glob("*.safetensors"):
             rows = load_file(file)["test"]
