@@ -23,8 +23,8 @@ Lines = Callable[[Tensor], str]
 """The text of the chosen rows, int64 ``[n]``."""
 
 
-def read(pool: Path, target: Path, label: str | None) -> tuple[Any, Any, Lines]:
-    """Rows of the pool and of the target, and what writes rows of the pool.
+def read(pool: Path, target: Path, label: str | None) -> tuple[Any, Any, Lines, list[str]]:
+    """Rows of the pool and of the target, what writes rows of the pool, and columns of inputs.
 
     Raises ``ValueError`` for kinds that differ or are not known.
     """
@@ -45,10 +45,10 @@ def read(pool: Path, target: Path, label: str | None) -> tuple[Any, Any, Lines]:
     check_rows(pool, len(rows))
     check_rows(target, len(wanted))
     written = np.array(lines, object)
-    return rows, wanted, lambda chosen: "".join(f"{line}\n" for line in written[chosen.numpy()])
+    return rows, wanted, lambda chosen: "".join(f"{line}\n" for line in written[chosen.numpy()]), []
 
 
-def tables(pool: Path, target: Path, label: str | None) -> tuple[Any, Any, Lines]:
+def tables(pool: Path, target: Path, label: str | None) -> tuple[Any, Any, Lines, list[str]]:
     """Tables with the columns of both; words become numbers, in both the same."""
     import pandas as pd
 
@@ -77,7 +77,7 @@ def tables(pool: Path, target: Path, label: str | None) -> tuple[Any, Any, Lines
         written: str = plain.iloc[[0, *(rows + 1).tolist()]].to_csv(index=False, header=False)
         return written
 
-    return train, wanted, lines
+    return train, wanted, lines, list(map(str, both))
 
 
 def _cells(path: Path, **options: Any) -> pd.DataFrame:

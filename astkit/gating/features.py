@@ -49,6 +49,7 @@ class Rows:
         kind: of the inputs.
         labels: int64 ``[N]``, where the targets are classes, else ``None``.
         of_model: whether the features are those of a model, which may know the targets.
+        columns: bool ``[d]``, the columns of a table to look at; ``None`` for all.
         series: whether consecutive rows may depend on each other.
         flops: of computing features so far.
 
@@ -81,6 +82,7 @@ class Rows:
             )
         self._features, self._by_row = features, by_row
         self.of_model = by_row is not None
+        self.columns: np.ndarray[Any, Any] | None = None
         self.labels = class_labels(data)
         self.flops = 0.0
         self._place: Tensor | None = None
@@ -165,7 +167,8 @@ class Rows:
         if self.kind == TOKENS:
             return token_features(x.numpy())
         if self.kind == TABLE:
-            return x.reshape(len(rows), -1).float().numpy()
+            table = x.reshape(len(rows), -1).float().numpy()
+            return table if self.columns is None else table[:, self.columns]
         shape = f" of shape {list(x.shape[1:])} a row" if isinstance(x, Tensor) else ""
         raise ValueError(
             f"no features are known for inputs that are a {type(x).__name__}{shape}: pass"

@@ -98,13 +98,20 @@ class Pair:
 
     @cached_property
     def sample(self) -> Tensor:
-        """At most `FITTED` training rows in random order; of a series, in whole blocks."""
+        """At most `FITTED` training rows in random order; of a series, in whole blocks.
+
+        Of a table, columns that do not `overlap` are left out from here on.
+        """
         size = block(self.train)
         blocks = rng.permutation(-(-len(self.train) // size), self.seed, "aim", "sample")
         rows = (blocks[:, None] * size + torch.arange(size)).flatten()
         rows = rows[rows < len(self.train)][:FITTED]
+        everything = torch.arange(len(self.target))
+        if self.train.kind == TABLE:
+            shared = overlap(self.train.features(rows), self.target.features(everything))
+            self.train.columns = self.target.columns = shared if shared.any() else None
         self.train.keep(rows)
-        self.target.keep(torch.arange(len(self.target)))
+        self.target.keep(everything)
         return rows
 
     def halves(self) -> tuple[Tensor, Tensor]:
@@ -115,6 +122,18 @@ class Pair:
     def booked(self) -> float:
         """FLOPs of everything so far."""
         return self.flops + self.train.flops + self.target.flops
+
+
+def overlap(x: Array, of_target: Array) -> Array:
+    """Which columns of ``x [n, d]`` and ``of_target [m, d]`` have a range in common, bool ``[d]``.
+
+    Others, such as dates after all those of the training data, tell every row of one kind from
+    every row of the other, so that no training row would be like the target. A column that only one
+    of them has values in has none in common either.
+    """
+    ranges = [(np.fmin.reduce(part), np.fmax.reduce(part)) for part in (x, of_target)]
+    (low, high), (least, most) = ranges
+    return (np.isnan(low) & np.isnan(least)) | ((least <= high) & (low <= most))
 
 
 def block(rows: Rows) -> int:

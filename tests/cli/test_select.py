@@ -48,6 +48,17 @@ def test_rows_of_a_table_are_chosen_by_the_law_of_the_target(tmp_path: Path, cap
     assert np.mean(np.array(places) > POOL / 2) > 0.85
 
 
+def test_a_column_that_tells_all_rows_apart_is_named(tmp_path: Path, capsys) -> None:
+    pool, target, out = (tmp_path / name for name in ("pool.csv", "target.csv", "chosen.csv"))
+    for path, rows, other, first in ((pool, POOL, 0.5, "2024"), (target, TARGET, 0.0, "2025")):
+        frame = table(rows, len(first), other)
+        frame.insert(1, "day", pd.date_range(first, periods=rows, freq="h").astype(str))
+        frame.to_csv(path, index=False)
+    said = selected(capsys, pool, target, out, "--label", "price")
+    assert said[0] == "not compared, as pool and target have no values in common: day"
+    assert said[1].startswith("forecast: +")
+
+
 @pytest.mark.parametrize("suffix", [".txt", ".jsonl"])
 def test_lines_of_text_are_chosen_by_their_words(suffix: str, tmp_path: Path, capsys) -> None:
     draw = random.Random(0)

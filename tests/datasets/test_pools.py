@@ -18,7 +18,8 @@ def put(path: Path, text: str, encoding: str = "utf-8") -> Path:
 def test_a_column_is_read_alike_in_both_files(tmp_path: Path) -> None:
     pool = put(tmp_path / "pool.csv", "size,place,y\n10,1,a\n9,unknown,b\n,2,a\n")
     target = put(tmp_path / "target.csv", "place,size,y\n1,10,b\n2,9,a\n")
-    train, wanted, _ = pools.tables(pool, target, "y")
+    train, wanted, _, names = pools.tables(pool, target, "y")
+    assert names == ["size", "place"]
     assert train.tensors[0].nan_to_num(-7).tolist() == [[10, 0], [9, 2], [-7, 1]]
     assert wanted.tensors[0].tolist() == [[10, 0], [9, 1]]
     assert (train.tensors[1].tolist(), wanted.tensors[1].tolist()) == ([0, 1, 0], [1, 0])
@@ -30,7 +31,7 @@ def test_a_column_is_read_alike_in_both_files(tmp_path: Path) -> None:
 def test_chosen_rows_are_written_as_they_are(tmp_path: Path) -> None:
     text = 'a,a,,x\n1,NA,3,\n\n01,"t,\n",1e3,\u2028\n7,7,7,7\n'
     path = put(tmp_path / "pool.csv", text, "utf-8-sig")
-    _, _, lines = pools.tables(path, path, None)
+    _, _, lines, _ = pools.tables(path, path, None)
     expected = 'a,a,,x\n01,"t,\n",1e3,\u2028\n1,NA,3,\n'
     assert lines(torch.tensor([1, 0])) == expected
 

@@ -190,6 +190,21 @@ def test_another_law_with_the_same_inputs_is_found() -> None:
     assert found.p < 0.001
 
 
+def test_columns_without_a_common_value_are_left_out() -> None:
+    nan = float("nan")
+    x = np.array([[0, 1, 2, nan, nan, 1], [2, 1, nan, nan, nan, 1]])
+    of_target = np.array([[3, 1, 2, 1, nan, 0], [4, 1, 5, 2, nan, 3]])
+    assert ratio.overlap(x, of_target).tolist() == [False, True, True, False, True, True]
+    assert ratio.overlap(of_target, x).tolist() == [False, True, True, False, True, True]
+    made = pair(torch.tensor(x).float(), torch.tensor(of_target).float())
+    assert len(made.sample) == 2
+    assert made.train.features(torch.arange(2)).shape == (2, 4)
+    assert made.target.features(torch.arange(2))[:, 3].tolist() == [0, 3]
+    apart = pair(torch.zeros(2, 1), torch.ones(2, 1))
+    assert len(apart.sample) == 2
+    assert apart.train.features(torch.arange(2)).shape == (2, 1)  # else nothing would be left
+
+
 def test_all_work_is_booked() -> None:
     both = pair(torch.randn(60, 2), torch.randn(40, 2))
     both.flops, both.train.flops, both.target.flops = 1.0, 20.0, 300.0

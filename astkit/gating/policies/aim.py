@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -12,11 +13,18 @@ import torch
 from torch import Tensor
 
 from astkit import rng
-from astkit.gating.features import IMAGES, UNKNOWN, FeaturesOf, Rows
+from astkit.gating.features import IMAGES, TABLE, UNKNOWN, FeaturesOf, Rows
 from astkit.gating.forecast import Forecast, judge
 from astkit.gating.policies.last_loss import check_samples
 from astkit.gating.policy import Policy, PolicyCard, RunInfo, Selection
-from astkit.gating.ratio import Pair, class_factor, class_test, input_ratio, input_test
+from astkit.gating.ratio import (
+    LOWEST,
+    Pair,
+    class_factor,
+    class_test,
+    input_ratio,
+    input_test,
+)
 
 LEVEL = 0.01  # probability of any false alarm in a run without a shift
 TESTS = 3  # of a run: classes, inputs before training, inputs as the model sees them
@@ -43,6 +51,7 @@ class Aim(Policy):
     ``astkit.gating.forecast``. Where a test does not tell the training data from the target, or
     where the proxy does not gain, all rows are trained on, as in dense training; unless the targets
     of the rows that would be left out are noise, by which a proxy loses less than a network.
+    Columns of a table without a common range of values, such as dates, are not compared.
 
     The test takes place before the first step, with features that need no training. For images it
     is repeated once in the first epoch, with the model's last hidden layer, loss and entropy and
@@ -148,7 +157,19 @@ def aimed(pair: Pair, unseen: Tensor | None = None, most: float = math.inf) -> A
     ``unseen``: int64, the training rows of the test, in random order; by default any. ``most``:
     FLOPs that may be spent after it.
     """
+    from threadpoolctl import threadpool_limits
+
     start = time.perf_counter()
+    # threads gain nothing for trees of so few rows, and beside other work they wait for each other
+    alone = threadpool_limits(1, "openmp") if pair.train.kind == TABLE else nullcontext()
+    with alone:
+        weights, forecast = _settled(pair, unseen, most)
+    forecast = forecast._replace(seconds=time.perf_counter() - start)
+    return Aimed(weights, forecast, pair.booked())
+
+
+def _settled(pair: Pair, unseen: Tensor | None, most: float) -> tuple[Tensor | None, Forecast]:
+    """Weights, float64 ``[N]`` with mean 1 or ``None`` for all rows, and the forecast."""
     whole = torch.ones(len(pair.train), dtype=torch.float64)
     labels = pair.labels
     if labels is not None and class_test(*labels, pair.seed) > LEVEL / TESTS:
@@ -175,20 +196,21 @@ def aimed(pair: Pair, unseen: Tensor | None = None, most: float = math.inf) -> A
     everything = torch.arange(len(pair.target))
     test = input_test(pair, factor_of(everything), unseen)
     inputs = test.p <= LEVEL / TESTS
-
     if labels is None and not inputs:
         alike = f"nothing to gain, the training data are like the target (AUC {test.auc:.2f})"
-        forecast = Forecast(0.0, 0.0, "", 0.0, alike)
-    elif too_dear(pair, len(pair.sample if unseen is None else unseen), most):
-        forecast = Forecast(0.0, 0.0, "", 0.0, "none, choosing would cost too much")
-    else:
-        forecast = judge(pair, weights_of)
-    drawn_by = None
+        return None, Forecast(0.0, 0.0, "", 0.0, alike)
+    if too_dear(pair, len(pair.sample if unseen is None else unseen), most):
+        return None, Forecast(0.0, 0.0, "", 0.0, "none, choosing would cost too much")
+    forecast, drawn_by = judge(pair, weights_of), None
+    apart = bool(forecast.unit) and not forecast.error and test.auc > 1 - LOWEST / 2
     if forecast.power:
         drawn_by = weights_of(everything, torch.arange(len(pair.train))) ** forecast.power
         drawn_by /= drawn_by.mean()
-    forecast = forecast._replace(seconds=time.perf_counter() - start)
-    return Aimed(drawn_by, forecast, pair.booked())
+        apart = bool(drawn_by.min() == drawn_by.max())
+    if apart:
+        unlike = f"nothing to choose, no training row is like the target (AUC {test.auc:.2f})"
+        return None, Forecast(0.0, 0.0, "", 0.0, unlike)
+    return drawn_by, forecast
 
 
 def sharpened(pair: Pair, drawn_by: Tensor, power: float, most: float = math.inf) -> Tensor:

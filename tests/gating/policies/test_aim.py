@@ -106,6 +106,27 @@ def test_rows_of_another_law_are_left_out(drifted: aim.Aimed) -> None:
     assert float(found.min()) > 0
 
 
+def test_a_date_does_not_hide_what_else_differs(drifted: aim.Aimed) -> None:
+    """After all those of the training data, it would leave no row that is like the target."""
+    (x, y), (z, w) = (part.tensors for part in (table(N, 0, flipped=0.6), table(M, 1)))
+    dates = torch.arange(N + M)[:, None].float()
+    train = TensorDataset(torch.hstack([x[:, :2], dates[:N], x[:, 2:]]), y)
+    target = TensorDataset(torch.hstack([z[:, :2], dates[N:], z[:, 2:]]), w)
+    assert drifted.weights is not None
+    assert torch.equal(aim.weights(train, target), drifted.weights)
+
+
+@pytest.mark.parametrize("targets", [True, False])
+def test_where_no_row_is_like_the_target_all_are_trained_on(targets: bool) -> None:
+    x, y = table(N, 0).tensors
+    z, w = table(M, 1).tensors
+    more = ((y,), (w,)) if targets else ((), ())
+    train, target = TensorDataset(x, *more[0]), TensorDataset(z + 20, *more[1])
+    found = aim.aimed(aim.pair(train, target))
+    assert found.weights is None
+    assert "no training row is like the target (AUC 1.00)" in found.forecast.sentence
+
+
 def test_a_long_tail_is_drawn_in_the_shares_of_a_balanced_target() -> None:
     found = aim.weights(TAIL, BALANCED)
     of_class = found.new_zeros(3).index_add(0, TAIL.tensors[1], found) / found.sum()
