@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from astkit import rng
-from astkit.gating.features import IMAGES, TABLE, UNKNOWN, FeaturesOf, Rows
+from astkit.gating.features import IMAGES, TABLE, TEXTS, TOKENS, UNKNOWN, FeaturesOf, Rows
 from astkit.gating.forecast import Forecast, judge
 from astkit.gating.policies.last_loss import check_samples
 from astkit.gating.policy import Policy, PolicyCard, RunInfo, Selection
@@ -157,11 +157,13 @@ def aimed(pair: Pair, unseen: Tensor | None = None, most: float = math.inf) -> A
     ``unseen``: int64, the training rows of the test, in random order; by default any. ``most``:
     FLOPs that may be spent after it.
     """
+    import sklearn.ensemble  # noqa: F401  # only what is loaded is limited
     from threadpoolctl import threadpool_limits
 
     start = time.perf_counter()
-    # threads gain nothing for trees of so few rows, and beside other work they wait for each other
-    alone = threadpool_limits(1, "openmp") if pair.train.kind == TABLE else nullcontext()
+    # of so few rows threads gain nothing, and beside other work they wait for each other
+    few = pair.train.kind in (TABLE, TEXTS, TOKENS)
+    alone = threadpool_limits(1) if few else nullcontext()
     with alone:
         weights, forecast = _settled(pair, unseen, most)
     forecast = forecast._replace(seconds=time.perf_counter() - start)

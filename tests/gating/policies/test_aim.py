@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from threadpoolctl import threadpool_info, threadpool_limits
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
@@ -114,6 +115,23 @@ def test_a_date_does_not_hide_what_else_differs(drifted: aim.Aimed) -> None:
     target = TensorDataset(torch.hstack([z[:, :2], dates[N:], z[:, 2:]]), w)
     assert drifted.weights is not None
     assert torch.equal(aim.weights(train, target), drifted.weights)
+
+
+def test_estimators_of_a_table_use_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside other work, several that wait for each other took 50 times as long."""
+    seen = []
+
+    def judged(*given: Any) -> Forecast:
+        seen.extend(each["num_threads"] for each in threadpool_info())
+        return Forecast(0.0, 0.0, "", 0.0)
+
+    monkeypatch.setattr(aim, "judge", judged)
+    both = aim.pair(table(N, 0, flipped=0.6), table(M, 1))
+    with threadpool_limits(2):
+        aim.aimed(both)
+        assert {each["num_threads"] for each in threadpool_info()} == {2}
+    assert len(seen) > 1
+    assert set(seen) == {1}
 
 
 @pytest.mark.parametrize("targets", [True, False])
