@@ -17,6 +17,7 @@ EXAMPLES = """\
 examples:
   astkit compare --dataset digits --policies auto infobatch
   astkit compare --csv table.csv --target price --seeds 10 -o runs/price
+  astkit compare --csv sales.csv --target amount --in-order --policies aim
 
 With -o, the same command continues a comparison that was interrupted, and one
 with more seeds or policies adds to it.
@@ -37,6 +38,8 @@ def add_commands(commands: Any) -> None:
     task.add_argument("--text", type=Path, metavar="FILE", help="predict the next character")
     target = "column of the table: decimals for a regression, else classes"
     command.add_argument("--target", help=target)
+    newest = "rows of --csv are in order of time: validate and test on the last"
+    command.add_argument("--in-order", action="store_true", help=newest)
     command.add_argument("--size", type=int, default=32, help="pixels a side of --images (32)")
     command.add_argument(
         "--policies",
@@ -82,8 +85,10 @@ def _task(options: argparse.Namespace) -> dict[str, Any]:
 
     if (options.csv is None) != (options.target is None):
         raise ValueError("--csv needs --target, the name of a column, and --target needs --csv")
+    if options.in_order and options.csv is None:
+        raise ValueError("--in-order says how the rows of --csv lie: give both, or neither")
     if options.csv is not None:
-        return files.table(options.csv, options.target)
+        return files.table(options.csv, options.target, options.in_order)
     if options.images is not None:
         return files.folder(options.images, options.size)
     if options.text is not None:

@@ -3,7 +3,8 @@
 Dense training with the first seed runs for half of the budget at several learning rates, each with
 a fully decayed schedule. Where the user gave no learning rate, the best one on the validation data
 is taken for all methods; otherwise nothing is changed, and the report says what dense training
-would gain.
+would gain. Where the validation data are others, dense training may do best with a rate at which it
+hardly learns, so that a method which follows them has a rate of its own, found in the same way.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from astkit.comparison.statistics import Interval
-from astkit.comparison.training import Task
+from astkit.comparison.statistics import DENSE, Interval
+from astkit.comparison.training import Method, Task
 from astkit.comparison.verdict import amount, unit
 from astkit.files import read_json, write_json
 from astkit.trainers import Budget
@@ -56,9 +57,13 @@ class Trial:
 
 @dataclass
 class Baseline:
-    """Learning rate for all methods (``None``: as given), and sentences on the baseline."""
+    """Learning rate for all methods (``None``: as given), and sentences on the baseline.
+
+    ``rates``: those of methods that have another one, by label.
+    """
 
     lr: float | None = None
+    rates: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     trial: Trial | None = None  # half of the budget, at that learning rate
 
@@ -78,7 +83,7 @@ class Baseline:
     def save(self, folder: Path) -> None:
         """Keep everything for a later call."""
         trial = None if self.trial is None else vars(self.trial)
-        write_json(folder / NAME, {"lr": self.lr, "notes": self.notes, "trial": trial})
+        write_json(folder / NAME, {**vars(self), "trial": trial})
 
     @classmethod
     def load(cls, folder: Path) -> Baseline | None:
@@ -86,7 +91,7 @@ class Baseline:
         kept = read_json(folder / NAME)
         if not kept:
             return None
-        baseline = cls(kept["lr"], list(kept["notes"]))
+        baseline = cls(kept["lr"], dict(kept["rates"]), list(kept["notes"]))
         trial = kept.get("trial")
         if trial is not None and trial["value"] is not None:
             rows = trial["rows"]
@@ -102,13 +107,11 @@ def check_baseline(task: Task, budget: Budget, seed: int, given: bool) -> Baseli
     ``given``: whether the learning rate is the user's, which is not changed.
     """
     start = time.monotonic()
-    trials = {factor: tried(task, budget, seed, factor) for factor in (TRIED if given else CHOSEN)}
-    for _ in range(0 if given else WIDER):
-        best, lowest, highest = _best(trials), min(trials), max(trials)
-        if lowest < best < highest:
-            break
-        factor = best * (3 if best == highest else 1 / 3)
-        trials[factor] = tried(task, budget, seed, factor)
+    dense = Method(DENSE, None)
+    if given:
+        trials = {factor: tried(task, dense, budget, seed, factor) for factor in TRIED}
+    else:
+        trials = _searched(task, dense, budget, seed)
     best, rate = _best(trials), task.config.peak_lr
     baseline = Baseline(trial=trials[1.0] if given else trials[best])
     if given:
@@ -124,12 +127,29 @@ def check_baseline(task: Task, budget: Budget, seed: int, given: bool) -> Baseli
     return baseline
 
 
-def tried(task: Task, budget: Budget, seed: int, factor: float) -> Trial:
-    """Dense training for half of ``budget`` with ``factor`` times the learning rate."""
+def own_rate(task: Task, method: Method, budget: Budget, seed: int) -> float:
+    """The learning rate at which ``method`` does best on the validation data."""
+    return task.config.peak_lr * _best(_searched(task, method, budget, seed))
+
+
+def _searched(task: Task, method: Method, budget: Budget, seed: int) -> dict[float, Trial]:
+    """Runs by factor: `CHOSEN`, and up to `WIDER` more beyond an end where the best one is."""
+    trials = {factor: tried(task, method, budget, seed, factor) for factor in CHOSEN}
+    for _ in range(WIDER):
+        best, lowest, highest = _best(trials), min(trials), max(trials)
+        if lowest < best < highest:
+            break
+        factor = best * (3 if best == highest else 1 / 3)
+        trials[factor] = tried(task, method, budget, seed, factor)
+    return trials
+
+
+def tried(task: Task, method: Method, budget: Budget, seed: int, factor: float) -> Trial:
+    """``method`` for half of ``budget`` with ``factor`` times the learning rate."""
     half = {name: limit / 2 for name, limit in vars(budget).items() if limit is not None}
     if budget.steps is not None:
         half = {"steps": max(1, budget.steps // 2)}
-    trainer = task.trainer(None, seed, Budget(**half), factor)
+    trainer = task.trainer(method.new_policy(seed), seed, Budget(**half), factor)
     trainer.validates = False
     try:
         trainer.run()

@@ -88,7 +88,8 @@ def compare(
             (0.5 points) for accuracies.
         check_baseline: try dense training at several learning rates first, each for half of the
             budget. Without a learning rate in ``config``, and without ``make_optimizer``, the best
-            one is taken for all methods; else the report says what another one would gain.
+            one is taken for all methods, but "aim" and "auto" have their own where the forecast
+            expects a gain; else the report says what another one would gain.
         device: "auto" uses the available accelerator.
 
     Raises ``ValueError`` for invalid arguments, for a folder with results of other settings, and

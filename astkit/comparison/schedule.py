@@ -10,7 +10,7 @@ from typing import Any
 
 from safetensors.torch import load_file
 
-from astkit.comparison.baseline import Baseline, check_baseline
+from astkit.comparison.baseline import Baseline, check_baseline, own_rate
 from astkit.comparison.statistics import DENSE
 from astkit.comparison.training import RECORDS, Entry, Method, Task, run, selectable
 from astkit.datasets.facts import class_labels, shared_rows
@@ -67,7 +67,7 @@ class Schedule:
         self.whole = (1 + 2 * len(self.methods)) * len(self.seeds)  # runs, at most
         first, dense = self.seeds[0], Method(DENSE, None)
         expected = self._forecast(first)
-        self.baseline = self._baseline(first)
+        self.baseline = self._baseline(first, expected)
         then = read_json(self.folder / SETTINGS, policies=dict)
         if then or (DENSE, first) in self.entries:
             begun = then.get("seed")  # that of the trainer described there
@@ -122,8 +122,11 @@ class Schedule:
         print(found.sentence, flush=True)
         return found
 
-    def _baseline(self, seed: int) -> Baseline:
-        """The baseline as checked now, or by an earlier call in this folder."""
+    def _baseline(self, seed: int, expected: Forecast | None) -> Baseline:
+        """The baseline as checked now, or by an earlier call in this folder.
+
+        Methods that gain by the validation data, as ``expected``, have a rate of their own.
+        """
         baseline = Baseline.load(self.folder)
         if baseline is None:
             baseline = Baseline()
@@ -132,8 +135,22 @@ class Schedule:
                 given = given or (DENSE, seed) in self.entries  # trained at the default rate
                 baseline = check_baseline(self.task, self.budget, seed, given)
         if self.task.config.lr is None:
-            self.task = replace(self.task, config=replace(self.task.config, lr=baseline.lr))
+            follows = expected is not None and expected.power > 0 and baseline.lr is not None
+            for label, method in self.methods.items() if follows else ():
+                new = label not in baseline.rates and (label, seed) not in self.entries
+                if new and isinstance(method.new_policy(seed), Aim | Auto):
+                    baseline.rates[label] = own_rate(self.task, method, self.budget, seed)
+            for label, rate in baseline.rates.items():
+                self._say(
+                    f"{label}: learning rate {rate:.2g}, its best on the validation data, which"
+                    f" differ from the training data; {baseline.lr:.2g} for the others"
+                )
+            self.task = self._task(baseline.lr)
         return baseline
+
+    def _task(self, lr: float | None) -> Task:
+        """The task with another learning rate."""
+        return replace(self.task, config=replace(self.task.config, lr=lr))
 
     def _look_at(self, seed: int) -> None:
         """Say what the length of the first run of dense training gained."""
@@ -209,8 +226,9 @@ class Schedule:
         for method, seed in runs:
             if seed in failed or (method.label, seed) in self.entries:
                 continue
+            own = self.baseline.rates.get(method.label)
             entry = run(
-                self.task,
+                self.task if own is None else self._task(own),
                 method,
                 seed,
                 self._budget(method, seed),

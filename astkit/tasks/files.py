@@ -16,13 +16,14 @@ from astkit.tasks.parts import (
     PARTS,
     Arguments,
     Labelled,
+    consecutive,
     divided,
     mlp,
     regression,
     standardised,
 )
 
-MANY = 100  # largest number of classes in a table
+MANY = 100  # largest number of classes, or of words in a column, of a table
 FEWEST = 20  # rows of a table
 
 
@@ -50,12 +51,14 @@ def folder(root: str | Path, size: int = 32) -> Arguments:
     return images(train, held, test, "simple_cnn", ("flip",))
 
 
-def table(path: str | Path, target: str) -> Arguments:
+def table(path: str | Path, target: str, in_order: bool = False) -> Arguments:
     """A CSV file: a column of decimals is a regression's ``target``, another one holds classes.
 
-    Numbers are standardised, other columns one-hot; the model is a small MLP. Raises ``ValueError``
-    for a file that is no table in UTF-8, a missing column, missing values, more than `MANY` classes
-    and too few rows of them.
+    The parts are random, or if the rows are ``in_order`` of time, the last are the test rows and
+    those before them the validation rows, like the data that a model meets next. Numbers are
+    standardised, other columns one-hot; the model is a small MLP. Raises ``ValueError`` for a file
+    that is no table in UTF-8, a missing column, missing values, more than `MANY` classes or words
+    in a column, and too few rows of a class.
     """
     import pandas as pd
 
@@ -76,11 +79,18 @@ def table(path: str | Path, target: str) -> Arguments:
             f"{path} has {len(frame)} rows and {frame.shape[1]} columns: give a table of at least"
             f" {FEWEST} rows with the target and other columns"
         )
+    parts_of = consecutive if in_order else divided
     wanted = frame.pop(target)
+    words = frame.select_dtypes(exclude=["number", "bool"]).nunique()
+    for column, count in words[words > MANY].items():  # each would be an input of the network
+        raise ValueError(
+            f"column {column!r} of {path} has {count} different words, more than {MANY}: leave it"
+            " out, or write it as numbers, such as a date as days"
+        )
     inputs = torch.tensor(pd.get_dummies(frame).to_numpy("float64"))
     if pd.api.types.is_float_dtype(wanted):
         y = torch.tensor(wanted.to_numpy("float64"))
-        rows = divided(torch.zeros(len(y)).long())
+        rows = parts_of(torch.zeros(len(y)).long())
         y, outputs, others = standardised(y, rows[0]), 1, regression()
     else:
         codes, names = pd.factorize(wanted, sort=True)
@@ -90,7 +100,7 @@ def table(path: str | Path, target: str) -> Arguments:
                 " with a decimal point for a regression, or give another column"
             )
         y = torch.tensor(codes).long()
-        rows, outputs, others = divided(y), len(names), {}
+        rows, outputs, others = parts_of(y), len(names), {}
     if not all(map(len, rows)):
         raise ValueError(
             f"target {target!r} has {outputs} classes in {len(y)} rows, too few for three"

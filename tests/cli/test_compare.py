@@ -105,6 +105,7 @@ def test_mistakes_are_one_line(capsys, tmp_path, monkeypatch):
         (["--dataset", "mnist"], "unknown task 'mnist': choose one of cifar10, digits"),
         (["--csv", "a.csv"], "--csv needs --target"),
         (["--target", "a"], "--csv needs --target"),
+        (["--in-order"], "--in-order says how the rows of --csv lie"),
         (["--policies", "infobach"], "unknown policy 'infobach': choose one of"),
         (["--policies", "gate:0.25"], "--policies gate:0.25 is '0.25': give name=value"),
         (["--policies", "gate:seed=1,seed=2"], "--policies gate:seed=1,seed=2 gives seed twice"),

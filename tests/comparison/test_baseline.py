@@ -14,9 +14,11 @@ from torch.utils.data import TensorDataset
 
 import astkit
 from astkit import Budget, TrainConfig
-from astkit.comparison import baseline
+from astkit.comparison import baseline, schedule, training
 from astkit.comparison.baseline import Trial
+from astkit.gating.policies.aim import Aim
 from tests.comparison.small_tasks import run
+from tests.gating.policies.test_aim import table
 
 
 def digits() -> list[TensorDataset]:
@@ -54,7 +56,9 @@ def test_without_a_rate_one_is_chosen_for_all_methods(tmp_path: Path) -> None:
     assert min(dense) > 0.89
     assert report.settings["settings"]["lr"] > 5e-3
     assert "untuned" not in report.verdict
-    trial = baseline.Baseline(0.1, ["a"], Trial(0.5, torch.tensor([0.5, torch.nan]), "loss", False))
+    trial = baseline.Baseline(
+        0.1, {"aim": 0.2}, ["a"], Trial(0.5, torch.tensor([0.5, torch.nan]), "loss", False)
+    )
     trial.save(tmp_path / "kept")  # stopped before the first run of dense training ended
     kept = baseline.Baseline.load(tmp_path / "kept")
     assert kept is not None
@@ -66,13 +70,44 @@ def test_without_a_rate_one_is_chosen_for_all_methods(tmp_path: Path) -> None:
 def test_rates_are_tried_beyond_the_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     factors: list[float] = []
 
-    def tried(task: Any, budget: Budget, seed: int, factor: float) -> Trial:
+    def tried(task: Any, method: Any, budget: Budget, seed: int, factor: float) -> Trial:
         factors.append(factor)
         return Trial(min(0.9, factor / 300))
 
     monkeypatch.setattr(baseline, "tried", tried)
     run(config=TrainConfig(), check_baseline=True, policies=["auto"], seeds=[0])
     assert factors == pytest.approx([1 / 3, 1, 3, 10, 30, 90, 270])
+
+
+@pytest.mark.filterwarnings("ignore:choosing by the target would take")
+def test_a_method_that_follows_other_validation_data_has_a_rate_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Dense training on another law is best where it hardly learns."""
+    rates: dict[str, float] = {}
+
+    def tried(task: Any, method: Any, budget: Budget, seed: int, factor: float) -> Trial:
+        assert isinstance(method.new_policy(seed), Aim | None)
+        return Trial(factor if method.policy is None else abs(factor - 1), None, "loss", False)
+
+    def watched(task: Any, method: Any, *rest: Any, **options: Any) -> Any:
+        rates[method.label] = task.config.lr
+        return training.run(task, method, *rest, **options)
+
+    monkeypatch.setattr(baseline, "tried", tried)
+    monkeypatch.setattr(schedule, "run", watched)
+    older, newer, test = (table(n, seed) for seed, n in enumerate((600, 200, 200)))
+    older.tensors[1][:420] *= -1
+    squared = {"criterion": lambda outputs, targets: (outputs - targets).square().squeeze(1)}
+    asked = {"policies": ["aim", "infobatch"], "seeds": [0], "budget": Budget(epochs=9), **squared}
+    report = astkit.compare(lambda: nn.Linear(4, 1), older, newer, test, out=tmp_path, **asked)
+    assert rates.pop("aim") == pytest.approx(1e-3)
+    assert list(rates.values()) == pytest.approx([1e-3 / 3**4] * len(rates))
+    assert [note for note in report.notes if note.startswith("aim: learning rate 0.001, its best")]
+    rates.clear()
+    again = astkit.compare(lambda: nn.Linear(4, 1), older, newer, test, out=tmp_path, **asked)
+    assert (again.entries, again.notes) == (report.entries, report.notes)
+    assert not rates
 
 
 @pytest.mark.parametrize("scheduled", ["no", "one", "two"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 from PIL import Image
 
 from astkit.tasks.files import folder, table
@@ -30,6 +31,18 @@ def test_large_and_small_numbers_keep_their_differences(number: str, tmp_path: P
         assert train.std().item() == pytest.approx(1, abs=1e-5)
 
 
+@pytest.mark.parametrize("target", ["a", "b"])
+def test_rows_in_order_are_tested_on_the_last(target: str, tmp_path: Path) -> None:
+    """In the shares of random parts, and scaled by the training rows alone."""
+    path = written(tmp_path / "table.csv", "{i}.5", "class {half}")
+    parts, random = table(path, target, in_order=True), table(path, target)
+    values = [parts[part].tensors[target == "a"].flatten() for part in PARTS]
+    assert torch.equal(torch.cat(values).argsort(), torch.arange(ROWS))
+    assert values[0].mean().item() == pytest.approx(0, abs=1e-5)
+    for part in PARTS:
+        assert len(parts[part]) == pytest.approx(len(random[part]), abs=2)
+
+
 def test_mistakes_in_a_table_are_named(tmp_path: Path) -> None:
     path = tmp_path / "table.csv"
     for content, told in (
@@ -38,6 +51,10 @@ def test_mistakes_in_a_table_are_named(tmp_path: Path) -> None:
         (
             "\n".join(["a,b", *(f"{i},c{i}" for i in range(60))]).encode(),
             "has 60 classes in 60 rows",
+        ),
+        (
+            "\n".join(["day,b", *(f"2026-01-01 {i},{i % 2}" for i in range(120))]).encode(),
+            "column 'day' of .* has 120 different words, more than 100: leave it out",
         ),
     ):
         path.write_bytes(content)
