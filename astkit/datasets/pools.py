@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SIDE = 32  # pixels to which images are resized
+MANY = 100  # largest number of classes, or of words in a column, of a table
 Lines = Callable[[Tensor], str]
 """The text of the chosen rows, int64 ``[n]``."""
 
@@ -117,7 +118,18 @@ def _label(values: pd.Series[Any], name: str) -> Tensor:
     values = _numbers(values)
     if pd.api.types.is_float_dtype(values):
         return torch.tensor(values.to_numpy("float32"))[:, None]
-    return torch.tensor(pd.factorize(values, sort=True)[0]).long()
+    codes, names = pd.factorize(values, sort=True)
+    check_classes(name, len(names))
+    return torch.tensor(codes).long()
+
+
+def check_classes(column: str, classes: int) -> None:
+    """Raise ``ValueError`` for more than `MANY` classes."""
+    if classes > MANY:
+        raise ValueError(
+            f"column {column!r} has {classes} classes, more than {MANY}: write the numbers with a"
+            " decimal point for a regression, or give another column"
+        )
 
 
 def pictures(folder: Path) -> tuple[TensorDataset, list[str]]:

@@ -154,7 +154,10 @@ class Rows:
             return self._by_row(rows).numpy()
         x = self.inputs(rows)
         if self._features is not None:
-            return np.asarray(self._features(x), np.float32).reshape(len(rows), -1)
+            own = np.asarray(self._features(x), np.float32).reshape(len(rows), -1)
+            if not np.isfinite(own).all():
+                raise ValueError("features gave a NaN or infinite value: give finite numbers")
+            return own
         if self.kind == IMAGES:
             found, flops = image_features(x)
             self.flops += flops

@@ -21,6 +21,7 @@ from astkit.gating.ratio import (
     Array,
     LinearThenTrees,
     Pair,
+    finite,
     fit_flops,
     table_classifier,
 )
@@ -179,6 +180,8 @@ def _classifier(pair: Pair, fitted: Tensor, y: Array, wanted: Array) -> Fit:
     x = train.features(fitted)
     trees = train.kind == TABLE and len(np.unique(y)) <= 2
     of_target = target.features(torch.arange(len(target)))
+    if train.kind == TABLE and not trees:  # which alone know missing values
+        x, of_target = finite(x), finite(of_target)
 
     def fit(weights: Array) -> Array:
         model = make_pipeline(table_classifier()) if trees else _head(x)

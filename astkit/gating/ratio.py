@@ -447,7 +447,7 @@ class LinearThenTrees:
         from sklearn.ensemble import HistGradientBoostingRegressor
         from sklearn.linear_model import Ridge
 
-        filled = _finite(x)
+        filled = finite(x)
         self.linear = Ridge(1e-3 * len(x)).fit(filled, y, sample_weight)
         self.trees = HistGradientBoostingRegressor(**TREES)
         self.trees.fit(x, y - self.linear.predict(filled), sample_weight)
@@ -456,11 +456,11 @@ class LinearThenTrees:
 
     def predict(self, x: Array) -> Array:
         """Values ``[n]``."""
-        found: Array = self.linear.predict(_finite(x)) + self.trees.predict(x)
+        found: Array = self.linear.predict(finite(x)) + self.trees.predict(x)
         return found
 
 
-def _finite(x: Array) -> Array:
+def finite(x: Array) -> Array:
     """``x`` with 0 for missing and infinite values, which trees know."""
     return np.nan_to_num(x, posinf=0.0, neginf=0.0)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from astkit.datasets import load
+from astkit.datasets.pools import MANY, check_classes
 from astkit.datasets.sources import carve
 from astkit.tasks.images import images
 from astkit.tasks.parts import (
@@ -23,7 +24,6 @@ from astkit.tasks.parts import (
     standardised,
 )
 
-MANY = 100  # largest number of classes, or of words in a column, of a table
 FEWEST = 20  # rows of a table
 
 
@@ -94,11 +94,7 @@ def table(path: str | Path, target: str, in_order: bool = False) -> Arguments:
         y, outputs, others = standardised(y, rows[0]), 1, regression()
     else:
         codes, names = pd.factorize(wanted, sort=True)
-        if len(names) > MANY:
-            raise ValueError(
-                f"target {target!r} has {len(names)} classes, more than {MANY}: write the numbers"
-                " with a decimal point for a regression, or give another column"
-            )
+        check_classes(target, len(names))
         y = torch.tensor(codes).long()
         rows, outputs, others = parts_of(y), len(names), {}
     if not all(map(len, rows)):

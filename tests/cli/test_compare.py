@@ -72,7 +72,7 @@ def test_a_table_is_a_regression_or_a_classification_by_its_column(tmp_path, cap
     assert len(torch.cat(parts).unique()) == sum(map(len, parts)) == 120  # disjoint
     for target, sentence in (
         ("colour", "target is 'colour': choose one of size, kind, price, sort, number"),
-        ("number", "target 'number' has 120 classes, more than 100: write the numbers with"),
+        ("number", "column 'number' has 120 classes, more than 100: write the numbers with"),
     ):
         assert refused(capsys, "compare", "--csv", path, "--target", target).startswith(sentence)
     path.write_text("a,b\n1,\n2,3\n")

@@ -108,6 +108,9 @@ def test_what_has_no_features_needs_a_function() -> None:
         Rows(graphs).features(torch.arange(4))
     own = Rows(graphs, features=lambda x: x.flatten(1).sum(1))
     assert own.features(torch.arange(4)).shape == (4, 1)
+    lost = Rows(graphs, features=lambda x: x.flatten(1).sum(1) / 0)
+    with pytest.raises(ValueError, match="features gave a NaN or infinite value: give finite"):
+        lost.features(torch.arange(4))
     for data in (iter([1]), []):
         with pytest.raises(ValueError, match="of which no rows can be selected: pass a map-style"):
             Rows(data)

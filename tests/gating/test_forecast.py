@@ -112,6 +112,8 @@ def test_classes_are_judged_by_accuracy_and_other_targets_not() -> None:
         return torch.ones(len(rows), dtype=torch.float64)
 
     assert forecast.judge(pair(data, data), flat) == Forecast(0.0, 0.0, "points", 0.0)
+    data.tensors[0][::50, 0] = torch.nan  # a missing value of three classes, in a table
+    assert forecast.judge(pair(data, data), flat).unit == "points"
     bare = TensorDataset(torch.rand(60, 2))
     assert forecast.judge(pair(bare, bare), flat)[:4] == (0.0, 0.0, "", 1.0)
 
