@@ -23,6 +23,7 @@ from astkit.gating.ratio import (
     Pair,
     finite,
     fit_flops,
+    for_trees,
     table_classifier,
 )
 
@@ -180,7 +181,9 @@ def _classifier(pair: Pair, fitted: Tensor, y: Array, wanted: Array) -> Fit:
     x = train.features(fitted)
     trees = train.kind == TABLE and len(np.unique(y)) <= 2
     of_target = target.features(torch.arange(len(target)))
-    if train.kind == TABLE and not trees:  # which alone know missing values
+    if trees:
+        x = for_trees(x)
+    elif train.kind == TABLE:
         x, of_target = finite(x), finite(of_target)
 
     def fit(weights: Array) -> Array:

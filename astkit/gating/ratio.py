@@ -128,12 +128,12 @@ def overlap(x: Array, of_target: Array) -> Array:
     """Which columns of ``x [n, d]`` and ``of_target [m, d]`` have a range in common, bool ``[d]``.
 
     Others, such as dates after all those of the training data, tell every row of one kind from
-    every row of the other, so that no training row would be like the target. A column that only one
-    of them has values in has none in common either.
+    every row of the other, so that no training row would be like the target. A column without
+    values in either has none in common.
     """
     ranges = [(np.fmin.reduce(part), np.fmax.reduce(part)) for part in (x, of_target)]
     (low, high), (least, most) = ranges
-    return (np.isnan(low) & np.isnan(least)) | ((least <= high) & (low <= most))
+    return (least <= high) & (low <= most)
 
 
 def block(rows: Rows) -> int:
@@ -353,6 +353,7 @@ class Classifier:
         weight = np.concatenate([of_train, np.full(len(target), of_train.sum() / len(target))])
         used = weight > 0
         penalty = SHRINK * weight.sum() * x.shape[1] / len(target)
+        x = for_trees(x) if pair.train.kind == TABLE else x
         self.model = classifier_for(pair.train.kind, penalty)
         last = self.model.steps[-1][0]
         self.model.fit(x[used], kinds[used], **{f"{last}__sample_weight": weight[used]})
@@ -450,7 +451,7 @@ class LinearThenTrees:
         filled = finite(x)
         self.linear = Ridge(1e-3 * len(x)).fit(filled, y, sample_weight)
         self.trees = HistGradientBoostingRegressor(**TREES)
-        self.trees.fit(x, y - self.linear.predict(filled), sample_weight)
+        self.trees.fit(for_trees(x), y - self.linear.predict(filled), sample_weight)
         self.n_iter_, self.max_leaf_nodes = self.trees.n_iter_, self.trees.max_leaf_nodes
         return self
 
@@ -458,6 +459,11 @@ class LinearThenTrees:
         """Values ``[n]``."""
         found: Array = self.linear.predict(finite(x)) + self.trees.predict(x)
         return found
+
+
+def for_trees(x: Array) -> Array:
+    """``x [n, d]`` to fit trees to, which fail at a column without a value and warn of infinity."""
+    return np.clip(np.where(np.isnan(x).all(0), 0, x), -1e30, 1e30)
 
 
 def finite(x: Array) -> Array:

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from astkit.gating import ratio
 from astkit.gating.features import Rows
+from astkit.gating.policies import aim
 from astkit.gating.ratio import Array, Pair
 
 
@@ -194,15 +195,31 @@ def test_columns_without_a_common_value_are_left_out() -> None:
     nan = float("nan")
     x = np.array([[0, 1, 2, nan, nan, 1], [2, 1, nan, nan, nan, 1]])
     of_target = np.array([[3, 1, 2, 1, nan, 0], [4, 1, 5, 2, nan, 3]])
-    assert ratio.overlap(x, of_target).tolist() == [False, True, True, False, True, True]
-    assert ratio.overlap(of_target, x).tolist() == [False, True, True, False, True, True]
+    assert ratio.overlap(x, of_target).tolist() == [False, True, True, False, False, True]
+    assert ratio.overlap(of_target, x).tolist() == [False, True, True, False, False, True]
     made = pair(torch.tensor(x).float(), torch.tensor(of_target).float())
     assert len(made.sample) == 2
-    assert made.train.features(torch.arange(2)).shape == (2, 4)
-    assert made.target.features(torch.arange(2))[:, 3].tolist() == [0, 3]
+    assert made.train.features(torch.arange(2)).shape == (2, 3)
+    assert made.target.features(torch.arange(2))[:, 2].tolist() == [0, 3]
     apart = pair(torch.zeros(2, 1), torch.ones(2, 1))
     assert len(apart.sample) == 2
     assert apart.train.features(torch.arange(2)).shape == (2, 1)  # else nothing would be left
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("classes", [0, 2, 3])
+def test_a_table_may_hold_few_values_in_a_column_and_infinite_ones(classes: int) -> None:
+    """A column without a value, or infinity, in some part to which trees are fitted."""
+    random = torch.Generator().manual_seed(0)
+    x = torch.randn(400, 3, generator=random)
+    y = torch.arange(400) % classes if classes else x.sum(1, keepdim=True)
+    x[1:, 1], x[::50, 2] = math.nan, math.inf
+    target = x[:150].clone()
+    target[:, 0] += 1
+    made = pair(x, target, y, y[:150])
+    assert len(made.sample) == 400
+    found = aim.aimed(made)
+    assert "nothing to gain" not in found.forecast.sentence
 
 
 def test_all_work_is_booked() -> None:
