@@ -19,8 +19,9 @@ SHORT, LONG = 12.0, 24.0
 """Epochs: up to `SHORT`, high losses are preferred most; from `LONG` on, not."""
 SURE, NOISE = 0.1, 0.05
 """Share of the samples, the surest ones, that are judged; smallest share of wrong labels there."""
-TRAINED, LIKELY = 0.75, 1.75
-"""Smallest confidence by accuracy of a trained model; largest likelihood of random labels."""
+TRAINED, CHANCE, LIKELY = 0.75, 0.75, 1.75
+"""Smallest confidence by accuracy of a trained model; its largest error by that of the commonest
+class; largest likelihood of random labels."""
 LEAST = 0.05  # smallest trust in a label
 LOOKED_AT = 16
 """Rows that are read to see whether they can be stacked."""
@@ -45,9 +46,10 @@ class Auto(Aim, LastLoss):
 
     Data without class labels use 1 alone: there, preferring high losses raised the error.
 
-    Nothing is judged before the model is sure of what it gets right: its mean confidence in the
-    surest samples has to reach `TRAINED` times its accuracy there. Until then, and where none of
-    the three has an effect, all rows are trained on.
+    Nothing is judged before the model is better than the class shares, and sure of what it gets
+    right: its error on the surest samples is at most `CHANCE` times that of the commonest class,
+    and its mean confidence there at least `TRAINED` times its accuracy. Until then, and where none
+    of the three has an effect, all rows are trained on.
 
     For 2 and 3, each quarter of an epoch draws N / 4 of all N samples without replacement, so that
     an epoch has as many steps as in dense training. The first question needs scikit-learn and a
@@ -114,10 +116,12 @@ class Auto(Aim, LastLoss):
         classes = max(2, int(run.labels.max()) + 1)
         sure = self.known[0].topk(max(1, round(SURE * run.samples)), sorted=False).indices
         confidence, correct, probability = self.known[:, sure]
-        if confidence.mean() < TRAINED * correct.mean():
-            return None
         wrong = correct == 0
-        share = float(wrong.float().mean()) * classes / (classes - 1)
+        error = float(wrong.float().mean())
+        commonest = int(run.labels.unique(return_counts=True)[1].max()) / run.samples
+        if error > CHANCE * (1 - commonest) or confidence.mean() < TRAINED * correct.mean():
+            return None
+        share = error * classes / (classes - 1)
         if share < NOISE:
             return 1.0
         others = (1 - confidence[wrong]).sum() / (classes - 1)

@@ -141,6 +141,16 @@ def test_few_contradictions_are_errors_of_the_model() -> None:
     assert judged(0.03).trust(MANY) == 1.0
 
 
+def test_nothing_is_judged_before_the_model_is_better_than_the_class_shares() -> None:
+    assert isinstance(judged(0.58).trust(MANY), Tensor)  # of 0.8 that guessing one class gets wrong
+    untrained = judged(0.62, confidence=0.4)
+    assert untrained.trust(MANY) is None
+    assert untrained.plan(MANY) is None
+    common = replace(MANY, labels=(torch.arange(ROWS) % 10 - 5).clamp_min(0))  # of 60 %
+    assert isinstance(judged(0.28).trust(common), Tensor)
+    assert judged(0.32).trust(common) is None
+
+
 def test_nothing_is_judged_before_the_model_is_sure_of_what_it_gets_right() -> None:
     for wrong in (0.0, 0.3):
         untrained = judged(wrong, confidence=0.5 * (1 - wrong))
