@@ -17,7 +17,6 @@ from astkit.datasets.facts import class_labels, shared_rows
 from astkit.files import read_json, write_json
 from astkit.gating.forecast import Forecast
 from astkit.gating.policies.aim import Aim, forecast
-from astkit.gating.policies.auto import Auto
 from astkit.gating.policy import overrides
 from astkit.stamp import stamp
 from astkit.trainers import Budget, Trainer
@@ -110,7 +109,7 @@ class Schedule:
     def _forecast(self, seed: int) -> Forecast | None:
         """What choosing by the validation data is expected to gain, if a policy does so."""
         policies = [method.new_policy(seed) for method in self.methods.values()]
-        chooser = next((each for each in policies if isinstance(each, Aim | Auto)), None)
+        chooser = next((each for each in policies if isinstance(each, Aim)), None)
         if chooser is None:
             return None
         features = getattr(chooser, "features", None)
@@ -136,15 +135,16 @@ class Schedule:
                 baseline = check_baseline(self.task, self.budget, seed, given)
         if self.task.config.lr is None:
             follows = expected is not None and expected.power > 0 and baseline.lr is not None
-            for label, method in self.methods.items() if follows else ():
-                new = label not in baseline.rates and (label, seed) not in self.entries
-                if new and isinstance(method.new_policy(seed), Aim | Auto):
+            for label, method in self.methods.items():
+                new = follows and label not in baseline.rates and (label, seed) not in self.entries
+                if new and isinstance(method.new_policy(seed), Aim):
                     baseline.rates[label] = own_rate(self.task, method, self.budget, seed)
-            for label, rate in baseline.rates.items():
-                self._say(
-                    f"{label}: learning rate {rate:.2g}, its best on the validation data, which"
-                    f" differ from the training data; {baseline.lr:.2g} for the others"
-                )
+                if label in baseline.rates:
+                    self._say(
+                        f"{label}: learning rate {baseline.rates[label]:.2g}, its best on the"
+                        " validation data, which differ from the training data;"
+                        f" {baseline.lr:.2g} for the others"
+                    )
             self.task = self._task(baseline.lr)
         return baseline
 
