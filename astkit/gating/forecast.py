@@ -122,8 +122,7 @@ def teach_nothing(pair: Pair, weights: Array) -> bool:
         right[~half] = head.fit(x[half], y[half]).predict(x[~half]) == y[~half]
         pair.flops += fit_flops(head[-1], x[half])
     of_class = np.bincount(y, weights) / np.maximum(np.bincount(y), 1)
-    known = (of_class[y] > 0).nonzero()[0]  # other classes are not in the target
-    order, few = known[np.argsort((weights / of_class[y])[known], kind="stable")], len(known) // 4
+    order, few = np.argsort(weights / of_class[y], kind="stable"), len(y) // 4
     lowest, highest = (
         right[rows].mean() - np.bincount(y[rows]).max() / few
         for rows in (order[:few], order[-few:])

@@ -170,11 +170,14 @@ def class_test(train_labels: Tensor, target_labels: Tensor, seed: int) -> float:
 
 
 def class_factor(train_labels: Tensor, target_labels: Tensor) -> Tensor:
-    """p_target(y) / p_training(y) of each training row, float64 ``[N]``."""
+    """p_target(y) / p_training(y) of each training row, float64 ``[N]``.
+
+    A class that the target has no row of may be rare there: it counts as half a row.
+    """
     size = 1 + max(int(train_labels.max()), int(target_labels.max()))
     in_train = train_labels.bincount(minlength=size).double() / len(train_labels)
-    in_target = target_labels.bincount(minlength=size).double() / len(target_labels)
-    return (in_target / in_train.clamp_min(1e-30))[train_labels]
+    rows = target_labels.bincount(minlength=size).double().clamp_min(0.5)
+    return (rows / len(target_labels) / in_train.clamp_min(1e-30))[train_labels]
 
 
 # --- inputs, given the class ---------------------------------------------------------------------
@@ -192,8 +195,6 @@ def input_test(pair: Pair, factor: Tensor, rows: Tensor | None = None) -> Differ
     rows = pair.sample if rows is None else rows
     count = min(TESTED - len(judge), len(rows) // 2)
     held, fitted = rows[:count], rows[count:]
-    if not factor[fitted].any():  # no row is of a class of the target
-        return Difference(0.5, 1.0)
     classifier = Classifier(pair, fitted, fit, factor)
     scores = np.concatenate(
         [classifier.scores(pair.train, held), classifier.scores(pair.target, judge)]
@@ -266,8 +267,6 @@ def input_ratio(pair: Pair, factor: Tensor, of_target: Tensor, rows: Tensor) -> 
     scores, scores_of_target = np.zeros(len(rows)), np.zeros(len(of_target))
     for fold in range(FOLDS):
         fitted = pair.sample[in_train[pair.sample] != fold]
-        if not factor[fitted].any():  # no row is of a class of the target
-            continue
         classifier = Classifier(pair, fitted, of_target[in_target != fold], factor)
         for part in (in_train[rows] == fold).nonzero().squeeze(1).split(CHUNK):
             # a tensor of one number would be taken for an integer
@@ -291,9 +290,8 @@ def calibrated(scores: Array, of_target: Array, weights: Array) -> Array:
     weight = np.concatenate(
         [weights, np.full(len(of_target), weights.sum() / max(1, len(of_target)))]
     )
-    used = weight > 0
     curve = IsotonicRegression(y_min=0.0, y_max=1.0, out_of_bounds="clip")
-    curve.fit(both[used], kinds[used], weight[used])
+    curve.fit(both, kinds, weight)
     odds = curve.predict(scores)
     most = 1 / target_share(scores, of_target, weights)
     return np.clip(odds / np.maximum(1 - odds, 1e-12), FLOOR * most, most)
@@ -351,12 +349,11 @@ class Classifier:
         kinds = np.repeat([0, 1], [len(train), len(target)])
         of_train = np.concatenate([factor[part].numpy() for _, part, _ in parts[:count]])
         weight = np.concatenate([of_train, np.full(len(target), of_train.sum() / len(target))])
-        used = weight > 0
         penalty = SHRINK * weight.sum() * x.shape[1] / len(target)
         x = for_trees(x) if pair.train.kind == TABLE else x
         self.model = classifier_for(pair.train.kind, penalty)
         last = self.model.steps[-1][0]
-        self.model.fit(x[used], kinds[used], **{f"{last}__sample_weight": weight[used]})
+        self.model.fit(x, kinds, **{f"{last}__sample_weight": weight})
         pair.flops += fit_flops(self.model.steps[-1][1], x)
 
     def scores(self, rows: Rows, which: Tensor) -> Array:

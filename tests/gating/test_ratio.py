@@ -72,7 +72,7 @@ def test_a_test_without_a_difference_gives_uniform_p_values(
 
 def test_classes_are_counted() -> None:
     train, target = torch.tensor([0, 0, 0, 1, 2, 2]), torch.tensor([0, 2, 2, 2, 3])
-    expected = [0.2 / 0.5] * 3 + [0.0] + [0.6 / (2 / 6)] * 2
+    expected = [0.2 / 0.5] * 3 + [0.1 / (1 / 6)] + [0.6 / (2 / 6)] * 2  # the second may be rare
     assert ratio.class_factor(train, target).tolist() == pytest.approx(expected)
 
 
@@ -294,10 +294,8 @@ def test_a_class_of_one_training_row_and_huge_labels_are_weighed(shift: int) -> 
     both = Pair(Rows(data), Rows(target), seed=2)
     assert both.labels is not None
     factor = ratio.class_factor(*both.labels)
-    assert factor.nonzero().tolist() == [[7]]
     assert factor[7] == 400
-    others = torch.tensor([row for row in range(400) if row != 7])
-    assert ratio.input_test(both, factor, others) == (0.5, 1.0)
+    assert factor.sum() == pytest.approx(400 + 3 * 400 * 0.5 / 120)  # half a row a class
     found = ratio.input_ratio(both, factor, torch.arange(120), torch.arange(400))
     assert torch.isfinite(found).all()
 

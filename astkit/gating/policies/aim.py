@@ -189,8 +189,6 @@ def _settled(pair: Pair, unseen: Tensor | None, most: float) -> tuple[Tensor | N
     def weights_of(of_target: Tensor, rows: Tensor) -> Tensor:
         factor = factor_of(of_target)
         weights = factor[rows]
-        if not weights.any():  # no row is of a class of the target
-            return torch.ones_like(weights)
         if inputs:
             weights = weights * input_ratio(pair, factor, of_target, rows)
         return weights / weights.mean()

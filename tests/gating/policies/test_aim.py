@@ -280,6 +280,14 @@ def test_what_is_missing_is_said() -> None:
 
 
 @pytest.mark.filterwarnings("error")
+def test_a_class_without_a_row_in_the_target_is_still_drawn() -> None:
+    """It may be rare there, and counts as half a row."""
+    train = classes([760, 100, 40, 10], 0)
+    found, y = aim.weights(train, BALANCED), train.tensors[1]
+    ratios = [float(found[y == rare].mean()) for rare in (3, 2)]
+    assert ratios[0] / ratios[1] == pytest.approx((0.5 / 10) / (200 / 40))
+
+
 def test_a_class_that_no_fitted_row_has_is_weighed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ratio, "FITTED", 100)
     labels = torch.arange(400) % 3
