@@ -1,7 +1,8 @@
 """Measurements that need a GPU: `python -m tests.benchmarks.gpu --out FILE` writes one JSON.
 
-Does training make the host wait, what does a step cost over a raw loop, and what do bf16 and
-torch.compile gain. A part that fails is recorded with its error, and the others go on.
+Does training make the host wait, what does a step cost over a raw loop, what do bf16 and
+torch.compile gain, how many joules does a gate save, and what does the original's loop cost. A part
+that fails is recorded with its error, and the others go on.
 """
 
 from __future__ import annotations
@@ -17,27 +18,41 @@ import torch
 from astkit import models
 from astkit.datasets import Loader
 from astkit.files import write_json
-from astkit.profiling import interleaved
+from astkit.gating import Gate
+from astkit.profiling import EnergyMeter, interleaved
 from astkit.profiling.ledger import synchronizer
 from astkit.stamp import describe, stamp
-from astkit.trainers import TrainConfig, Trainer
+from astkit.trainers import SampleBySampleTrainer, TrainConfig, Trainer
 from tests.benchmarks import bench, speed
 from tests.benchmarks.bench import BATCH, ENDLESS, advance
 from tests.benchmarks.measure import STATS, synthetic
 
 Part = dict[str, Any]
 WARMUP, STEPS, ROUNDS, RATE = 20, 40, 21, 0.25
+STRETCHES, STRETCH_S = 4, 2.6  # the meter asks for 2.5 s each, and 10 s together
+EPOCH = 50_000 // BATCH  # batches of CIFAR-10
 POLICIES = {"dense": None, "top_k": {"name": "gate", "target_rate": RATE, "controller": "top_k"}}
-FAST = {"precision": "bf16", "channels_last": True, "compile": True}
+FAST: dict[str, Any] = {"precision": "bf16", "channels_last": True, "compile": True}
 
 
-def training(policy: Any, batches: int, **settings: Any) -> Trainer:
-    """A trainer of SimpleCNN on noise that lies on the GPU; it reports once in 1,000 batches."""
+def training(
+    policy: Any,
+    batches: int,
+    name: str = "simple_cnn",
+    make: Callable[..., Any] = Trainer,
+    **settings: Any,
+) -> Any:
+    """A trainer of a network on noise that lies on the GPU; it reports once in 1,000 batches."""
     data = synthetic(batches * BATCH)
     loader = Loader(data, BATCH, normalize=STATS, resident=True)
     config = TrainConfig(report_every=1000, **settings)
-    model = models.build("simple_cnn", data.shape, data.num_classes)
-    return Trainer(model, loader, policy=policy, budget=ENDLESS, config=config, device="cuda")
+    model = models.build(name, data.shape, data.num_classes)
+    return make(model, loader, policy=policy, budget=ENDLESS, config=config, device="cuda")
+
+
+def original_gate() -> Gate:
+    """As the original's: 10 % of the rows, by loss and contrast."""
+    return Gate(0.10, "loss_and_contrast", "log_integral")
 
 
 @contextmanager
@@ -76,7 +91,7 @@ def half_and_compiled(rounds: int = ROUNDS) -> Part:
     arms: dict[str, Callable[[], None]] = {}
     trainers = {}
     for name, policy in POLICIES.items():
-        for kind, settings in {"fp32": {}, "bf16, compiled": FAST}.items():
+        for kind, settings in (("fp32", {}), ("bf16, compiled", FAST)):
             trainer = trainers[f"{name}, {kind}"] = training(policy, STEPS, **settings)
             records = (each for each in trainer.steps() if each.phase == "train")
             arms[f"{name}, {kind}"] = partial(advance, records, STEPS)
@@ -86,6 +101,46 @@ def half_and_compiled(rounds: int = ROUNDS) -> Part:
     }
     losses = {name: trainer.history.steps[-1]["loss"] for name, trainer in trainers.items()}
     return {"fp32_over_fast": ratios, "table": times.table(), "losses": losses}
+
+
+def joules(name: str) -> Part:
+    """Joules of a batch, read from the counter of the board, in stretches that take turns."""
+    meter = EnergyMeter("cuda")
+    ways = {"dense": None, "gate": original_gate()}
+    runs = {way: training(policy, EPOCH, name).steps() for way, policy in ways.items()}
+    steps = dict.fromkeys(ways, 0)
+    for way in list(ways) * STRETCHES:
+        advance(runs[way], WARMUP)
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        with meter.window(way):
+            while time.perf_counter() - start < STRETCH_S:
+                advance(runs[way], 10)
+                steps[way] += 10
+            torch.cuda.synchronize()
+    readings = {way: meter.reading(way) for way in ways}
+    batch = {}
+    for way, reading in readings.items():
+        if reading.joules is None:
+            raise LookupError(str(reading))
+        batch[way] = reading.joules / steps[way]
+    saved = 1 - batch["gate"] / batch["dense"]
+    found = {way: vars(reading) for way, reading in readings.items()}
+    return {"readings": found, "steps": steps, "joules_a_batch": batch, "saved": saved}
+
+
+def by_sample(rounds: int = ROUNDS) -> Part:
+    """Seconds of a batch sample by sample, with an update a sample, over those of the gate: ViT."""
+    arms = {}
+    loop = partial(SampleBySampleTrainer, update="per_sample")
+    makes: dict[str, Callable[..., Any]] = {"sample by sample": loop, "batched": Trainer}
+    for way, make in makes.items():
+        records = training(original_gate(), EPOCH, "simplified_vit", make).steps()
+        advance(records, WARMUP)  # until the rate is the gate's
+        arms[way] = partial(advance, records, 1)
+    times = interleaved(arms, rounds=rounds, synchronize=synchronizer(torch.device("cuda")))
+    ratio = vars(times.ratio("sample by sample", "batched"))
+    return {"ratio": ratio, "seconds": {way: times.median(way) for way in arms}, "epoch": EPOCH}
 
 
 def attempt(part: Callable[[], Part]) -> Part:
@@ -106,8 +161,15 @@ def main(arguments: list[str] | None = None) -> None:
     command = f"python -m tests.benchmarks.gpu --rounds {asked.rounds}"
     content: Part = {"command": command, "stamp": stamp(), "parts": {}}
     print(describe(content["stamp"]))
-    parts = (waits, partial(overhead, asked.rounds), partial(half_and_compiled, asked.rounds))
-    for name, part in zip(("waits", "overhead", "half_and_compiled"), parts, strict=True):
+    parts: dict[str, Callable[[], Part]] = {
+        "waits": waits,
+        "overhead": partial(overhead, asked.rounds),
+        "half_and_compiled": partial(half_and_compiled, asked.rounds),
+        "by_sample": partial(by_sample, asked.rounds),
+        "joules, simple_cnn": partial(joules, "simple_cnn"),
+        "joules, simplified_vit": partial(joules, "simplified_vit"),
+    }
+    for name, part in parts.items():
         found = content["parts"][name] = attempt(part)
         print(f"{name}: {found.get('error', 'done')} ({found['part_seconds']:.1f} s)", flush=True)
         write_json(asked.out, content)
