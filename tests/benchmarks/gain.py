@@ -23,7 +23,7 @@ import json
 import os
 import time
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from multiprocessing import get_context
@@ -496,9 +496,10 @@ def train_all(runs: list[Run], path: Path, processes: int, job: Callable[[Run], 
     missing = [each for each in runs if each.name not in done]
     print(f"{len(missing)} of {len(runs)} runs to train", flush=True)
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        waiting = {each: pool.submit(job, each) for each in missing if "@" not in each.policy}
-        waiting |= {each: pool.submit(job, each) for each in missing if "@" in each.policy}
-        for each, future in waiting.items():
+        missing.sort(key=lambda each: "@" in each.policy)  # those that read a rate come last
+        waiting = {pool.submit(job, each): each for each in missing}
+        for future in as_completed(waiting):
+            each = waiting[future]
             try:
                 entry = future.result()
             except Exception as error:
