@@ -76,8 +76,8 @@ METHODS = (
     "infobatch",
     "random@infobatch",
 )
-SETTINGS = {"cifar10": 2.4e-2, RESNET: 1e-2, "fashion_mnist": 1e-2, "text": 3e-3, "table": 1e-2}
-"""Learning rate by data, from the search, but not `RESNET`'s; the smaller of two that are alike."""
+SETTINGS = {"cifar10": 2.4e-2, RESNET: 3e-3, "fashion_mnist": 1e-2, "text": 3e-3, "table": 1e-2}
+"""Learning rate by data, from the search (`RESNET`: seed 100 alone); the smaller of two that are alike."""
 
 
 @dataclass(frozen=True)
