@@ -198,32 +198,32 @@ class Gate(Policy):
         scores = scores.detach() if scores.is_floating_point() else scores.float()
         batch, quota = len(scores), self._grant(len(scores))
         # room for the fallback rows: the size must not depend on the scores
-        size = quota if quota >= self.min_active else max(quota, min(self.fallback, batch))
-        size = max(size, int(distributed.world() > 1))  # every process takes part in each step
-        is_finite = scores.isfinite()
-        best, rows = scores.masked_fill(~is_finite, -math.inf).sort(descending=True, stable=True)
-        finite = is_finite.sum()
+        most = quota if quota >= self.min_active else max(quota, min(self.fallback, batch))
+        size = max(most, int(distributed.world() > 1))  # every process takes part in each step
+        usable = scores.nan_to_num(-math.inf, -math.inf, -math.inf)
+        best, rows = usable.sort(descending=True, stable=True)
+        finite = (best > -math.inf).sum()
         count = finite.clamp(max=quota)
-        missing = (finite.clamp(max=self.fallback) - count).clamp(min=0)
-        added = torch.where(count < self.min_active, missing, 0)
+        added = finite.clamp(max=most) - count if most > quota else 0
         self.batches += 1
         self.seen = self.seen + finite
         self.active = self.active + count
         self.fallback_rows = self.fallback_rows + added
-        self.nonfinite = self.nonfinite + batch - finite
+        self.nonfinite = self.nonfinite + (batch - finite)
         threshold = best[quota - 1] if quota else best.new_full((), math.inf)
         places = torch.arange(size, device=scores.device)
         # weight 0 does not mask a NaN loss, so such a row is replaced by the best one
         index, order = torch.where(places < finite, rows[:size], rows[:1]).sort(stable=True)
+        active = order < count
         return Selection(
             index=index,
-            weight=(order < count + added).float(),
+            weight=(order < count + added if most > quota else active).float(),
             candidates=batch,
             rate=count / finite,
             threshold=threshold if self.target_rate < 1 else best.new_full((), -math.inf),
             fallback=added > 0,
             target_rate=self.target_rate,
-            active=order < count,
+            active=active,
         )
 
     def settle(self, scores: Tensor, active: Tensor) -> Selection:

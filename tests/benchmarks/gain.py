@@ -77,7 +77,7 @@ METHODS = (
     "random@infobatch",
 )
 SETTINGS = {"cifar10": 2.4e-2, RESNET: 3e-3, "fashion_mnist": 1e-2, "text": 3e-3, "table": 1e-2}
-"""Learning rate by data, from the search (`RESNET`: seed 100 alone); the smaller of two that are alike."""
+"""Learning rate by data, from the search; the smaller of two that are alike. `RESNET`: one seed."""
 
 
 @dataclass(frozen=True)

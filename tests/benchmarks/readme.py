@@ -74,7 +74,7 @@ PICTURES = {
     "07": ("suspects_picture = suspects.picture()", (0.1, 0.1, 0.8, 0.72)),
 }
 """The cell whose first picture is the thumbnail of a notebook, and the part of it that is shown."""
-CHANGED = ("01_cifar10_simple_cnn.json", "lattice_learning.json")
+CHANGED = ("01_cifar10_simple_cnn.json", "lattice_learning.json", "gpu.json")
 """Results measured with local changes, which the stamps below their tables say."""
 
 Report = dict[str, Any]
@@ -244,6 +244,27 @@ def speed() -> str:
     report = read(HERE / "speed.json")
     libraries = ", ".join(f"{name} {version}" for name, version in report["peers"].items())
     return f"{_ratios(report)} · {libraries}"
+
+
+def gpu() -> str:
+    """Ratios of calls that took turns on a GPU, and joules of a batch."""
+    report = read(HERE / "gpu.json")
+    parts, stated = report["parts"], {"bound": None}
+    ratios = {
+        f"simple_cnn, {way}: fp32 / bf16, compiled": ratio
+        for way, ratio in parts["half_and_compiled"]["fp32_over_fast"].items()
+    }
+    ratios["simplified_vit: sample by sample / gate"] = parts["by_sample"]["ratio"]
+    more = [{"name": name, **ratio, **stated} for name, ratio in ratios.items()]
+    said = []
+    for name in [name for name in parts if name.startswith("joules")]:
+        part, each = parts[name], []
+        for way, joules in part["joules_a_batch"].items():
+            seconds = part["readings"][way]["window_s"] / part["steps"][way]
+            each.append(f"{way} {joules:.2f} J and {1000 * seconds:.1f} ms")
+        said.append(f"- a batch of {name.removeprefix('joules, ')}: {', '.join(each)}")
+    table = _ratios({**report, "figures": parts["overhead"]["figures"] + more})
+    return "\n".join([*said, "", table])
 
 
 def _ratios(report: Report) -> str:
@@ -419,7 +440,7 @@ def suspects_found() -> str:
 FILES: dict[str, tuple[Callable[[], str], ...]] = {
     "README.md": (gains, suspects, notebooks),
     "docs/compare.md": (suspects_found,),
-    "docs/measured.md": (digits, cifar10, package, benchmarks, speed, scores, claims),
+    "docs/measured.md": (digits, cifar10, package, benchmarks, speed, gpu, scores, claims),
     "docs/systems.md": (lattice, logic_ca),
     "docs/distributed.md": (distributed,),
     "docs/kaggle.md": (exports,),
