@@ -38,10 +38,10 @@ class Gate(Policy):
     ``nonfinite``. Decisions are made on the CPU, with one copy from the device per batch.
 
     With ``controller="top_k"`` nothing is copied, but for a weighted score, whose terms must not be
-    negative: all shapes depend on the batch size alone, and ``rate``, ``threshold``, ``fallback``
-    and the counters are 0-dim tensors. Ties are then broken by row order, the fallback takes the
-    highest scores, a row with a non-finite score is replaced by the best one with weight 0, and a
-    batch without finite scores gives a NaN loss.
+    negative: all shapes depend on the batch size alone, and ``rate``, ``threshold`` and what is
+    counted are 0-dim tensors. Ties are then broken by row order, the fallback takes the highest
+    scores, a row with a non-finite score is replaced by the best one with weight 0, and a batch
+    without finite scores gives a NaN loss.
 
     Args:
         target_rate: fraction of active samples, in (0, 1].
