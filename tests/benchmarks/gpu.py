@@ -18,14 +18,13 @@ import torch
 from astkit import models
 from astkit.datasets import Loader
 from astkit.files import write_json
-from astkit.gating import Gate
 from astkit.profiling import EnergyMeter, interleaved
 from astkit.profiling.ledger import synchronizer
 from astkit.stamp import describe, stamp
 from astkit.trainers import SampleBySampleTrainer, TrainConfig, Trainer
 from tests.benchmarks import bench, speed
 from tests.benchmarks.bench import BATCH, ENDLESS, advance
-from tests.benchmarks.measure import STATS, synthetic
+from tests.benchmarks.measure import STATS, original_gate, synthetic
 
 Part = dict[str, Any]
 WARMUP, STEPS, ROUNDS, RATE = 20, 40, 21, 0.25
@@ -48,11 +47,6 @@ def training(
     config = TrainConfig(report_every=1000, **settings)
     model = models.build(name, data.shape, data.num_classes)
     return make(model, loader, policy=policy, budget=ENDLESS, config=config, device="cuda")
-
-
-def original_gate() -> Gate:
-    """As the original's: 10 % of the rows, by loss and contrast."""
-    return Gate(0.10, "loss_and_contrast", "log_integral")
 
 
 @contextmanager

@@ -40,6 +40,11 @@ def synthetic(rows: int, shape: tuple[int, int, int] = (3, 32, 32)) -> Images:
     return Images(pixels, labels, tuple("0123456789"), "synthetic")
 
 
+def original_gate() -> Gate:
+    """As the original's: 10 % of the rows, by loss and contrast."""
+    return Gate(RATE, "loss_and_contrast", "log_integral")
+
+
 def sample_by_sample(
     update: Literal["per_batch", "per_sample"], at_least: float | None, rounds: int
 ) -> Figure:
@@ -55,7 +60,7 @@ def sample_by_sample(
         name: make(
             models.build("digits_cnn", digits.shape, digits.num_classes),
             loader,
-            policy=Gate(RATE, "loss_and_contrast", "log_integral"),
+            policy=original_gate(),
             budget=ENDLESS,
             device="cpu",
         )
