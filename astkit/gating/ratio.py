@@ -7,6 +7,7 @@ the first factor, from rows of the target. A test comes before either.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -118,6 +119,18 @@ class Pair:
         """Two random halves of the rows of the target, each sorted; of a series, of its blocks."""
         fold = folds(self.target, 2, self.seed, "halves")
         return (fold == 0).nonzero().squeeze(1), (fold == 1).nonzero().squeeze(1)
+
+    def least_fit(self) -> float:
+        """FLOPs that fitting an estimator to the sample takes at least, before it is fitted.
+
+        0 for texts and for the features of a model, of which it is not known.
+        """
+        if self.train.of_model or self.train.kind in (TEXTS, TOKENS):
+            return 0.0
+        columns = self.train.features(torch.zeros(1).long()).shape[1]
+        trees = TREES["max_iter"] * math.log2(TREES["max_leaf_nodes"])
+        per_column = trees if self.train.kind == TABLE else 2 * columns
+        return min(FITTED, len(self.train)) * columns * per_column
 
     def booked(self) -> float:
         """FLOPs of everything so far."""

@@ -228,6 +228,18 @@ def test_all_work_is_booked() -> None:
     assert both.booked() == 321.0
 
 
+@pytest.mark.parametrize("shape", [(4,), (1, 8, 8)])
+def test_the_least_price_of_a_fit_is_near_the_price(shape: tuple[int, ...]) -> None:
+    both = pair(torch.randn(900, *shape), torch.randn(240, *shape))
+    least = both.least_fit()
+    ratio.Classifier(both, torch.arange(660), torch.arange(240), torch.ones(900))
+    assert least == pytest.approx(both.flops, rel=0.05)
+
+
+def test_the_price_of_a_fit_to_texts_is_not_known_before() -> None:
+    assert pair(*torch.arange(200).reshape(2, 20, 5)).least_fit() == 0
+
+
 def test_kinds_that_differ_are_refused() -> None:
     with pytest.raises(ValueError, match="the training data hold table and the target tokens"):
         pair(torch.zeros(9, 2), torch.zeros(9, 2, dtype=torch.int64))

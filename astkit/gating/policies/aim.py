@@ -62,7 +62,8 @@ class Aim(Policy):
     ratio that it finds. The power is kept; the proxy has judged already that the target pays.
 
     In a run of limited FLOPs all rows are trained on, with a warning, where the estimators would
-    need more than about `MOST` of them, as beside a network of a few hundred weights.
+    need more than about `MOST` of them, as beside a network of a few hundred weights or in an epoch
+    of a small one; where that is known beforehand, there is no test.
 
     Rows are drawn systematically: over an epoch a row comes its expected number of times, rounded
     up or down. The loss is their plain mean: the draw itself moves the distribution.
@@ -136,12 +137,12 @@ def most(run: RunInfo) -> float:
     return math.inf if run.budget is None else MOST * run.budget
 
 
-def too_dear(pair: Pair, tested: int, most: float) -> bool:
+def too_dear(fit: float, most: float) -> bool:
     """Whether weights and proxies would take more FLOPs than ``most``, with a warning.
 
-    By what the test has taken so far, which used ``tested`` training rows.
+    ``fit``: FLOPs of an estimator of all rows of the sample.
     """
-    rest = FITS * pair.flops * len(pair.sample) / tested
+    rest = FITS * fit
     if rest > most:
         warnings.warn(
             f"choosing by the target would take {rest:.1g} FLOPs, more than {MOST:.0%} of the run:"
@@ -193,14 +194,18 @@ def _settled(pair: Pair, unseen: Tensor | None, most: float) -> tuple[Tensor | N
             weights = weights * input_ratio(pair, factor, of_target, rows)
         return weights / weights.mean()
 
+    dear = Forecast(0.0, 0.0, "", 0.0, "none, choosing would cost too much")
+    if too_dear(pair.least_fit(), most):
+        return None, dear
     everything = torch.arange(len(pair.target))
     test = input_test(pair, factor_of(everything), unseen)
     inputs = test.p <= LEVEL / TESTS
     if labels is None and not inputs:
         alike = f"nothing to gain, the training data are like the target (AUC {test.auc:.2f})"
         return None, Forecast(0.0, 0.0, "", 0.0, alike)
-    if too_dear(pair, len(pair.sample if unseen is None else unseen), most):
-        return None, Forecast(0.0, 0.0, "", 0.0, "none, choosing would cost too much")
+    tested = len(pair.sample if unseen is None else unseen)
+    if too_dear(pair.flops * len(pair.sample) / tested, most):
+        return None, dear
     forecast, drawn_by = judge(pair, weights_of), None
     apart = bool(forecast.unit) and not forecast.error and test.auc > 1 - LOWEST / 2
     if forecast.power:
@@ -221,7 +226,7 @@ def sharpened(pair: Pair, drawn_by: Tensor, power: float, most: float = math.inf
     count = min(ASKED, len(drawn_by) // 4)  # few, so that hardly any row is drawn twice
     rows = draw(drawn_by, count, rng.generator(pair.seed, "aim", "asked"))
     alike = input_test(pair, torch.ones_like(drawn_by), rows).p > LEVEL / TESTS
-    if alike or too_dear(pair, count, most):
+    if alike or too_dear(pair.flops * len(pair.sample) / count, most):
         return drawn_by
     everything = torch.arange(len(pair.target))
     left = input_ratio(pair, drawn_by, everything, torch.arange(len(pair.train)))

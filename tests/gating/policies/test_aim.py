@@ -250,10 +250,13 @@ def test_all_rows_are_trained_on_where_choosing_would_take_too_much_of_the_run(
     drifted: aim.Aimed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = run_info(table(N, 0, flipped=0.6), table(M, 1), 0)
-    policy = Aim()
-    with pytest.warns(UserWarning, match=r"more than 25% of the run: all rows are trained on"):
-        assert policy.plan(replace(run, budget=drifted.flops / (2 * aim.MOST))) is None
-    assert policy.flops < drifted.flops / 8
+    known = aim.FITS * aim.pair(run.data, run.target).least_fit() / aim.MOST
+    for budget, tested in ((0.99 * known, False), (1.01 * known, True)):
+        policy = Aim()
+        with pytest.warns(UserWarning, match=r"more than 25% of the run: all rows are trained on"):
+            assert policy.plan(replace(run, budget=budget)) is None
+        assert bool(policy.flops) == tested
+        assert policy.flops < drifted.flops / 8
     monkeypatch.setattr(aim, "judge", lambda *_: Forecast(5.0, 1.0, "points", 0.5))
     assert Aim().plan(replace(run, budget=2 * drifted.flops / aim.MOST)) is not None
 
