@@ -20,9 +20,11 @@ from astkit.gating.losses import (
     cross_entropy_rows,
     labels_of,
     row_losses,
+    shown,
 )
 from astkit.gating.scores import entropy
 from astkit.gating.selection import Scored
+from astkit.trainers.optimisation import out_of_memory
 
 
 def takes_classes(
@@ -30,14 +32,24 @@ def takes_classes(
 ) -> bool:
     """Whether ``criterion`` takes integer targets as classes, from the outputs of two rows.
 
-    Raises ``ValueError`` for a batch without rows, a model that shifts its labels, labels out of
-    range, in ``batch`` or in all of ``source`` where they are known, float targets of cross-entropy
-    that are no class probabilities, and for a criterion that does not give one loss per row.
+    Raises ``ValueError`` for a batch without rows, inputs that the model refuses, a model that
+    shifts its labels, labels out of range, in ``batch`` or in all of ``source`` where they are
+    known, float targets of cross-entropy that are no class probabilities, and for a criterion that
+    does not give one loss per row.
     """
     if not batch.rows:
         raise ValueError("a batch of the data is empty: remove empty batches from the loader")
-    few = batch.take(slice(0, 2))
-    outputs, classes = forward(few), False
+    few, classes = batch.take(slice(0, 2)), False
+    try:
+        outputs = forward(few)
+    except RuntimeError as error:
+        if out_of_memory(error):
+            raise
+        kind = f" and {few.x.dtype}" if isinstance(few.x, Tensor) else ""
+        raise ValueError(
+            f"the model refused inputs of {shown(few.x)}{kind}: pass data of the shape and type"
+            f" that it takes, most models float32 ({error})"
+        ) from error
     if criterion is cross_entropy_rows:
         check_unshifted(lambda x: forward(few._replace(x=x, y=x)), few.x)
         if getattr(outputs, "loss", None) is None:

@@ -26,6 +26,17 @@ def trainer(data: Any = DATA, model: nn.Module | None = None, **options: Any) ->
     return Trainer(model or nn.Linear(8, 3), data, data, **options)
 
 
+@pytest.mark.parametrize(
+    ("inputs", "said"),
+    [(DATA.tensors[0].double(), "and torch.float64"), (torch.randn(24, 9), r"\[2, 9\]")],
+)
+def test_inputs_that_the_model_refuses_are_named(inputs: Tensor, said: str, unchanged: Any) -> None:
+    run = trainer(TensorDataset(inputs, DATA.tensors[1]))
+    sentence = f"the model refused inputs of shape .*{said}.* pass data .* float32"
+    with unchanged(run.model), pytest.raises(ValueError, match=sentence):
+        run.run()
+
+
 # --- float targets
 
 
