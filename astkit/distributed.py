@@ -69,16 +69,16 @@ def gather(*columns: Tensor) -> list[list[Tensor]]:
         return [[column.cpu() for column in columns]]
     lengths = torch.tensor([len(column) for column in columns])
     lengths = torch.stack(_all(lengths)).cpu()
-    found: list[list[Tensor]] = [[] for _ in range(world())]
+    gathered: list[list[Tensor]] = [[] for _ in range(world())]
     for number, column in enumerate(columns):
         size = int(lengths[:, number].max())
         if size:
             parts = _all(torch.cat([column.cpu(), column.new_zeros(size - len(column)).cpu()]))
         else:
             parts = [column.cpu()] * world()
-        for mine, part, length in zip(found, parts, lengths[:, number].tolist(), strict=True):
+        for mine, part, length in zip(gathered, parts, lengths[:, number].tolist(), strict=True):
             mine.append(part[:length].cpu())
-    return found
+    return gathered
 
 
 def pooled(values: Tensor) -> Tensor:
@@ -90,10 +90,10 @@ def agree(*texts: str) -> None:
     """Raise ``ValueError`` in all processes if one has other ``texts`` than process 0."""
     if world() == 1:
         return
-    found: list[Any] = [None] * world()
-    dist.all_gather_object(found, texts)
-    for number, other in enumerate(found):
-        if other != found[0]:
+    gathered: list[Any] = [None] * world()
+    dist.all_gather_object(gathered, texts)
+    for number, other in enumerate(gathered):
+        if other != gathered[0]:
             raise ValueError(
                 f"process {number} has other settings than process 0, or resumes another"
                 " checkpoint: pass the same in all processes, and one shared folder"

@@ -102,5 +102,5 @@ def _policy(text: str) -> dict[str, Any]:
 
     name, _, rest = text.partition(":")
     parts = re.split(r",(?=\s*\w+=)", rest.rstrip(",")) if rest else []  # a list may contain commas
-    given = assignments([f"name={name}", *parts], f"--policies {text}")
-    return {key: value if key == "name" else literal(value) for key, value in given.items()}
+    arguments = assignments([f"name={name}", *parts], f"--policies {text}")
+    return {key: value if key == "name" else literal(value) for key, value in arguments.items()}

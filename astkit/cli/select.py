@@ -50,13 +50,13 @@ def run(options: argparse.Namespace) -> None:
         raise ValueError(f"--out is {options.out}, which is read: name another file")
     pool, target, lines, names = read(options.pool, options.target, options.label)
     pair = aim.pair(pool, target, seed=options.seed)
-    found = aim.aimed(pair)
-    weights = torch.ones(len(pool)) if found.weights is None else found.weights
+    choice = aim.aimed(pair)
+    weights = torch.ones(len(pool)) if choice.weights is None else choice.weights
     most = max(1, int(len(pool) / float(weights.max())))
     drawn = aim.draw(weights, options.rows or most, rng.generator(options.seed, "select"))
     if pair.train.columns is not None and not pair.train.columns.all():
         apart = (name for name, shared in zip(names, pair.train.columns, strict=True) if not shared)
         say(f"not compared, as pool and target have no values in common: {', '.join(apart)}")
-    say(found.forecast.sentence)
+    say(choice.forecast.sentence)
     write_atomic(options.out, lines(drawn.sort().values))
     say(f"{len(drawn):,} of {len(pool):,} rows in {options.out}")

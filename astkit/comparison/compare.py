@@ -157,30 +157,30 @@ def compare(
 
 
 def _checked_seeds(seeds: Iterable[int]) -> list[int]:
-    found = list(seeds) if isinstance(seeds, Iterable) else []
-    whole = all(isinstance(seed, Integral) and seed >= 0 for seed in found)
-    if not found or not whole or len(set(found)) < len(found):
-        given = found if isinstance(seeds, Iterable) else seeds
+    numbers = list(seeds) if isinstance(seeds, Iterable) else []
+    whole = all(isinstance(seed, Integral) and seed >= 0 for seed in numbers)
+    if not numbers or not whole or len(set(numbers)) < len(numbers):
+        given = numbers if isinstance(seeds, Iterable) else seeds
         raise ValueError(f"seeds is {given}: give different whole numbers, such as range(5)")
-    return list(map(int, found))
+    return list(map(int, numbers))
 
 
 # --- the task ---
 
 
-def checked_task(given: Mapping[str, Any]) -> Task:
-    """The `Task` with the fields ``given``, those that are not ``None``.
+def checked_task(arguments: Mapping[str, Any]) -> Task:
+    """The `Task` with the fields ``arguments``, those that are not ``None``.
 
     Raises ``ValueError`` for missing parts, and for a ``make_model`` whose runs would not start
     from the same weights.
     """
     for part in ("make_model", "train", "validation", "test"):
-        if given[part] is None:
+        if arguments[part] is None:
             raise ValueError(f"{part} is missing: pass it, or compare(**astkit.tasks.task(name))")
-    named = {name: value for name, value in given.items() if value is not None}
-    found = Task(**{**named, "metrics": as_metrics(given["metrics"])})
-    _check_model(found)
-    return found
+    named = {name: value for name, value in arguments.items() if value is not None}
+    task = Task(**{**named, "metrics": as_metrics(arguments["metrics"])})
+    _check_model(task)
+    return task
 
 
 def _check_model(task: Task) -> None:
@@ -202,8 +202,8 @@ def _check_model(task: Task) -> None:
     one, other = task.model(0), task.model(0)
     if not isinstance(one, nn.Module):
         raise ValueError(f"make_model returns a {type(one).__name__}: return a torch module")
-    held = _addresses(one).values()
-    if shared := [name for name, address in _addresses(other).items() if address in held]:
+    addresses = _addresses(one).values()
+    if shared := [name for name, address in _addresses(other).items() if address in addresses]:
         raise ValueError(
             f"make_model returns models that share {shared[0]}, so that one run would train"
             " another's weights: build the whole model in each call, or copy the shared part"
@@ -231,26 +231,26 @@ def _addresses(model: nn.Module) -> dict[str, int]:
 def checked_methods(policies: Any) -> dict[str, Method]:
     """The policies by label, without "dense"; raises ``ValueError`` for invalid ones."""
     one = isinstance(policies, str | Mapping | Policy)
-    found: dict[str, Method] = {}
+    methods: dict[str, Method] = {}
     for each in [policies] if one else policies or []:
         if each == DENSE:  # always trained
             continue
         chosen = {"name": each} if isinstance(each, str) else each
         label = label_of(chosen)
-        if label in found:
+        if label in methods:
             raise ValueError(f"policies holds {label} twice: give each policy other arguments")
         if isinstance(chosen, Policy) and _used(chosen):
             raise ValueError(
                 f"policies holds a {label} with what it observed in another run: pass a new one, or"
                 " its name"
             )
-        found[label] = Method(label, chosen)
-    if not found:
+        methods[label] = Method(label, chosen)
+    if not methods:
         raise ValueError(
             f"policies is {policies!r}: name at least one beside dense training, such as"
             " 'infobatch'"
         )
-    return found
+    return methods
 
 
 def _used(policy: Policy) -> bool:
@@ -266,9 +266,9 @@ def _used(policy: Policy) -> bool:
 def label_of(policy: Chosen) -> str:
     """The policy's name with the arguments given, such as "gate(0.25, score=entropy)"."""
     kind = type(as_policy(policy))
-    given = _given(policy) if isinstance(policy, Policy) else policy
+    arguments = _given(policy) if isinstance(policy, Policy) else policy
     first = next(iter(inspect.signature(kind).parameters), None)
-    words = {key: _word(value) for key, value in given.items() if key not in ("name", "seed")}
+    words = {key: _word(value) for key, value in arguments.items() if key not in ("name", "seed")}
     parts = [word if key == first else f"{key}={word}" for key, word in words.items()]
     parts.sort(key=lambda part: "=" in part)
     names = {place: name for name, place in REGISTRIES["policy"].items()}
@@ -285,10 +285,10 @@ def _word(value: Any) -> str:
 def _given(policy: Policy) -> dict[str, Any]:
     """Arguments of ``policy`` that differ from the defaults; objects by their class."""
     parameters = inspect.signature(type(policy)).parameters
-    held = policy.config()
+    config = policy.config()
     simple = {
         name: value
-        for name, value in held.items()
+        for name, value in config.items()
         if name in parameters
         and isinstance(value, bool | int | float | str)
         and value != parameters[name].default
@@ -297,6 +297,6 @@ def _given(policy: Policy) -> dict[str, Any]:
         other = plain(type(policy)(**simple).config())
     except (TypeError, ValueError):  # an object is required
         other = {}
-    now = plain(held)
-    kinds = {name: type(value) for name, value in held.items() if now[name] != other.get(name)}
+    now = plain(config)
+    kinds = {name: type(value) for name, value in config.items() if now[name] != other.get(name)}
     return {**kinds, **simple}

@@ -113,19 +113,19 @@ class Comparison:
         path = path / NAME if path.is_dir() else path
         if not path.exists():
             raise FileNotFoundError(f"{path} does not exist: give a file that `save` wrote")
-        found = read_json(path, entries=list, metric=str, higher=bool, settings=dict)
-        if not found.get("entries"):
+        contents = read_json(path, entries=list, metric=str, higher=bool, settings=dict)
+        if not contents.get("entries"):
             raise ValueError(f"{path} is no comparison: it has no entries")
-        if lacking := {name for entry in found["entries"] for name in NEEDED - entry.keys()}:
+        if lacking := {name for entry in contents["entries"] for name in NEEDED - entry.keys()}:
             raise ValueError(f"{path} is no comparison: its entries lack {', '.join(lacking)}")
         folder = path.with_name(f"{path.stem}_visits")
-        if not all((folder / Path(entry["visits"]).name).exists() for entry in found["entries"]):
+        if not all((folder / Path(entry["visits"]).name).exists() for entry in contents["entries"]):
             raise ValueError(
                 f"{folder}, which holds the test rows of {path.name}, is not complete: copy the"
                 " file and this folder together"
             )
         try:
-            return cls(found, folder)
+            return cls(contents, folder)
         except (TypeError, ValueError) as error:
             raise ValueError(
                 f"{path} is damaged ({str(error)!r:.200}): delete it, or restore a copy"

@@ -114,12 +114,12 @@ class Schedule:
             return None
         features = getattr(chooser, "features", None)
         try:
-            found = forecast(self.task.train, self.task.validation, features=features, seed=seed)
+            expected = forecast(self.task.train, self.task.validation, features=features, seed=seed)
         except ValueError as error:  # "auto" does without, "aim" says it where it cannot
             print(f"forecast: none, since {error}")
             return None
-        print(found.sentence, flush=True)
-        return found
+        print(expected.sentence, flush=True)
+        return expected
 
     def _baseline(self, seed: int, expected: Forecast | None) -> Baseline:
         """The baseline as checked now, or by an earlier call in this folder.

@@ -215,11 +215,13 @@ def _forward(model: Any) -> tuple[Any, bool]:
 def _named(forward: Any, bound: bool, keys: tuple[str, ...]) -> tuple[str, ...]:
     """The ``keys`` that ``forward`` takes by name; none if a required one is missing."""
     try:
-        found = list(inspect.signature(forward).parameters.values())[bound:]
+        parameters = list(inspect.signature(forward).parameters.values())[bound:]
     except (TypeError, ValueError):
         return ()
-    variadic = any(each.kind is each.VAR_KEYWORD for each in found)
-    named = [each for each in found if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
+    variadic = any(each.kind is each.VAR_KEYWORD for each in parameters)
+    named = [
+        each for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)
+    ]
     if any(each.default is each.empty and each.name not in keys for each in named):
         return ()
     known = {each.name for each in named}

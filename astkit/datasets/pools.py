@@ -98,10 +98,10 @@ def _numbers(cells: pd.Series[Any]) -> pd.Series[Any]:
     """Numbers that are written in ``cells``; if any is another word, all words are numbered."""
     import pandas as pd
 
-    found = pd.to_numeric(cells, errors="coerce")
-    if not found.isna().equals(cells.isna()):
-        found = pd.Series(pd.factorize(cells, sort=True)[0], cells.index)
-    return found
+    numbers = pd.to_numeric(cells, errors="coerce")
+    if not numbers.isna().equals(cells.isna()):
+        numbers = pd.Series(pd.factorize(cells, sort=True)[0], cells.index)
+    return numbers
 
 
 def check_rows(path: Path, rows: int) -> None:

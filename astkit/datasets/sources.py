@@ -118,19 +118,19 @@ def _class_files(folder: Path) -> dict[str, list[Path]]:
     """
     from PIL import Image
 
-    found: dict[str, list[Path]] = {}
+    by_class: dict[str, list[Path]] = {}
     others = []
     for path in sorted(folder.glob("[!.]*/[!.]*")):
         if path.suffix.lower() in SUFFIXES:
-            found.setdefault(path.parent.name, []).append(path)
+            by_class.setdefault(path.parent.name, []).append(path)
         elif path.suffix.lower() in Image.registered_extensions():
             others.append(path)
-    if found and others:
+    if by_class and others:
         raise ValueError(
             f"{others[0]}, one of {len(others)}, is not of {', '.join(SUFFIXES)}; convert it, or "
             "take it out of the folder."
         )
-    return found
+    return by_class
 
 
 def read_pictures(paths: Sequence[Path], size: int | None) -> list[Tensor]:

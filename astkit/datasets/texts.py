@@ -62,10 +62,10 @@ def prose() -> str:
 @lru_cache(maxsize=1)
 def _docstrings(package: str) -> str:
     """Its paragraphs of prose; the files are parsed, not imported."""
-    found = util.find_spec(package)
-    folder = Path(found.origin).parent if found and found.origin else Path()
+    spec = util.find_spec(package)
+    folder = Path(spec.origin).parent if spec and spec.origin else Path()
     paragraphs: dict[str, None] = {}
-    for path in sorted(folder.rglob("*.py")) if found else ():
+    for path in sorted(folder.rglob("*.py")) if spec else ():
         if "tests" in path.relative_to(folder).parts:
             continue
         for node in ast.walk(ast.parse(path.read_bytes())):

@@ -148,9 +148,9 @@ class Epoch:
         first = torch.searchsorted(ordered, ordered)
         if torch.equal(first, places):
             return None
-        found = torch.empty_like(order)
-        found[order] = places - first
-        return found[part]
+        earlier = torch.empty_like(order)
+        earlier[order] = places - first
+        return earlier[part]
 
     def state_dict(self) -> dict[str, Any]:
         """The plan of this epoch so far."""

@@ -130,12 +130,12 @@ class Rows:
         parts = [self.read(part)[1] for part in rows.split(CHUNK)]
         if not all(isinstance(part, Tensor) for part in parts):
             return None
-        found = torch.cat(parts)
-        finite = found.isfinite().reshape(len(found), -1).all(1)
+        targets = torch.cat(parts)
+        finite = targets.isfinite().reshape(len(targets), -1).all(1)
         if not bool(finite.all()):
             row = int(rows[~finite][0])
             raise ValueError(f"the target of row {row} is NaN or infinite: leave out such rows")
-        return found
+        return targets
 
     def features(self, rows: Tensor) -> Matrix:
         """Features of the inputs of ``rows``, ``[n, d]``."""
@@ -159,9 +159,9 @@ class Rows:
                 raise ValueError("features gave a NaN or infinite value: give finite numbers")
             return own
         if self.kind == IMAGES:
-            found, flops = image_features(x)
+            columns, flops = image_features(x)
             self.flops += flops
-            return found.numpy()
+            return columns.numpy()
         if self.kind == TEXTS:
             from sklearn.feature_extraction.text import HashingVectorizer
 
@@ -204,9 +204,9 @@ def image_features(images: Tensor) -> tuple[Tensor, float]:
     """
     x = images.float() / 255 if images.dtype == torch.uint8 else images.float()
     half = F.avg_pool2d(x, 2, ceil_mode=True)
-    found = [x.mean((2, 3)), x.std((2, 3), correction=0)]
+    columns = [x.mean((2, 3)), x.std((2, 3), correction=0)]
     for size in (x, half):
-        found += [size.diff(dim=place).abs().mean((2, 3)) for place in (2, 3)]
+        columns += [size.diff(dim=place).abs().mean((2, 3)) for place in (2, 3)]
     longer = max(x.shape[2:])
     if longer > SIDE:
         sides = [max(WINDOW, round(side * SIDE / longer)) for side in x.shape[2:]]
@@ -221,7 +221,7 @@ def image_features(images: Tensor) -> tuple[Tensor, float]:
         seen = F.conv2d(part, filters, stride=2, padding=WINDOW // 2)
         cells.append(F.adaptive_avg_pool2d(seen.clamp_min(0), CELLS).flatten(1))
     flops = 2.0 * seen[0].numel() * filters[0].numel() * len(x)
-    return torch.cat([*found, torch.cat(cells)], 1).nan_to_num(), flops
+    return torch.cat([*columns, torch.cat(cells)], 1).nan_to_num(), flops
 
 
 def token_features(tokens: np.ndarray[Any, Any]) -> Matrix:

@@ -92,8 +92,8 @@ def judge(pair: Pair, weights_of: Callable[[Tensor, Tensor], Tensor]) -> Forecas
         weights = weights_of(shaping, fitted).numpy()
         whole += weights
         for power in POWERS:
-            found = fit(weights**power) if power else plain
-            losses[power].append(found[judged.numpy()])
+            row_losses = fit(weights**power) if power else plain
+            losses[power].append(row_losses[judged.numpy()])
     together = {power: np.concatenate(parts) for power, parts in losses.items()}
     less, error = gain(together[1.0], together[0.5], unit)
     best = 0.5 if less > error else 1.0

@@ -114,7 +114,7 @@ def token_losses(criterion: Criterion, outputs: Any, targets: Any) -> tuple[Tens
     if isinstance(outputs, Tensor):
         outputs = single(outputs)
     try:
-        found = criterion(outputs, targets)
+        returned = criterion(outputs, targets)
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
         # after "out of memory" the caller may retry; the other is a sentence of this module
         if "memory" in str(error) or (isinstance(error, ValueError) and "criterion" in str(error)):
@@ -123,7 +123,7 @@ def token_losses(criterion: Criterion, outputs: Any, targets: Any) -> tuple[Tens
             f"the criterion refused outputs of {shown(outputs)} and targets of {shown(targets)}:"
             f" give it the shapes, types and labels that it expects ({error})"
         ) from error
-    losses, mask = found if isinstance(found, tuple) else (found, None)
+    losses, mask = returned if isinstance(returned, tuple) else (returned, None)
     if not isinstance(losses, Tensor) or losses.ndim == 0 or len(losses) != rows:
         raise ValueError(
             f"the criterion returned {shown(losses)} for {rows} rows: return one loss per row"
@@ -141,17 +141,17 @@ def token_losses(criterion: Criterion, outputs: Any, targets: Any) -> tuple[Tens
 def _check_rows(losses: Tensor, outputs: Any, targets: Any) -> None:
     """``ValueError`` if rows were broadcast against rows, as ``[rows, 1]`` against ``[rows]``."""
     try:
-        given = logits_of(outputs).shape, labels_of(targets).shape
+        shapes = logits_of(outputs).shape, labels_of(targets).shape
     except ValueError:  # not one tensor each
         return
-    if len(given[0]) == len(given[1]) or losses.shape in given:
+    if len(shapes[0]) == len(shapes[1]) or losses.shape in shapes:
         return
     with suppress(RuntimeError):  # the criterion does not broadcast these
-        if losses.shape == torch.broadcast_shapes(*given):
+        if losses.shape == torch.broadcast_shapes(*shapes):
             raise ValueError(
                 f"the criterion returned losses of shape {list(losses.shape)}, broadcast from"
-                f" outputs of shape {list(given[0])} and targets of shape {list(given[1])}: give it"
-                " equal shapes, such as with targets.unsqueeze(1) or outputs.squeeze(1)"
+                f" outputs of shape {list(shapes[0])} and targets of shape {list(shapes[1])}: give"
+                " it equal shapes, such as with targets.unsqueeze(1) or outputs.squeeze(1)"
             )
 
 
@@ -164,11 +164,11 @@ def logits_of(outputs: Any) -> Tensor:
     """The logits in a model's outputs; raises ``ValueError`` if there are none."""
     if isinstance(outputs, Tensor):
         return outputs
-    found = _part(outputs, "logits")
-    if found is None and isinstance(outputs, tuple | list):
-        found = next((each for each in tensors(outputs) if each.ndim > 1), None)
-    if isinstance(found, Tensor):
-        return found
+    logits = _part(outputs, "logits")
+    if logits is None and isinstance(outputs, tuple | list):
+        logits = next((each for each in tensors(outputs) if each.ndim > 1), None)
+    if isinstance(logits, Tensor):
+        return logits
     raise ValueError(
         f"the model returned {type(outputs).__name__} without logits or one loss per row: return a"
         " tensor or an object with logits, or pass criterion=(outputs, targets) -> [rows]"
@@ -179,9 +179,9 @@ def labels_of(targets: Any) -> Tensor:
     """The labels in a batch's targets; raises ``ValueError`` if there are none."""
     if isinstance(targets, Tensor):
         return targets
-    found = targets.get("labels") if isinstance(targets, Mapping) else None
-    if isinstance(found, Tensor):
-        return found
+    labels = targets.get("labels") if isinstance(targets, Mapping) else None
+    if isinstance(labels, Tensor):
+        return labels
     raise ValueError(
         f"the targets are {shown(targets)} without labels: give the batch a key 'labels', or pass"
         " criterion=(outputs, batch) -> [rows]"

@@ -177,8 +177,8 @@ def class_test(train_labels: Tensor, target_labels: Tensor, seed: int) -> float:
     drawn = random.multivariate_hypergeometric(
         both, int(of_target.sum()), DRAWS, method="marginals"
     )
-    found = ((of_target - expected) ** 2 / expected).sum()
-    as_far = ((drawn - expected) ** 2 / expected).sum(1) >= found * (1 - 1e-9)
+    statistic = ((of_target - expected) ** 2 / expected).sum()
+    as_far = ((drawn - expected) ** 2 / expected).sum(1) >= statistic * (1 - 1e-9)
     return float((1 + as_far.sum()) / (1 + DRAWS))
 
 
@@ -245,12 +245,12 @@ def permutation_test(
     grouped = np.lexsort((np.arange(len(first)), strata[first]))
     kind = kinds[first][grouped]
     _, place = np.unique(scores, return_inverse=True)
-    found, reached = auc(place, kinds, weights), 0
+    observed, reached = auc(place, kinds, weights), 0
     for _ in range(DRAWS):
         permuted = np.empty_like(kind)
         permuted[np.argsort(strata[first] + random.random(len(first)))] = kind
-        reached += auc(place, permuted[unit], weights) >= found - 1e-12
-    return Difference(found, (1 + reached) / (1 + DRAWS))
+        reached += auc(place, permuted[unit], weights) >= observed - 1e-12
+    return Difference(observed, (1 + reached) / (1 + DRAWS))
 
 
 def auc(place: Array, kinds: Array, weights: Array) -> float:
@@ -374,13 +374,13 @@ class Classifier:
         if not len(which):
             return np.empty(0)
         views = [self._view(rows, which, each) for each in self.experts]
-        found = [
+        predictions = [
             self.model.predict_proba(view)[:, 1]
             if hasattr(self.model, "predict_proba")
             else self.model.predict(view)
             for view in views
         ]
-        return np.mean(np.asarray(found, np.float64), 0)
+        return np.mean(np.asarray(predictions, np.float64), 0)
 
     def _view(self, rows: Rows, which: Tensor, experts: Experts | None) -> Matrix:
         """Columns that the classifier sees of the rows ``which``.
@@ -467,8 +467,8 @@ class LinearThenTrees:
 
     def predict(self, x: Array) -> Array:
         """Values ``[n]``."""
-        found: Array = self.linear.predict(finite(x)) + self.trees.predict(x)
-        return found
+        predicted: Array = self.linear.predict(finite(x)) + self.trees.predict(x)
+        return predicted
 
 
 def for_trees(x: Array) -> Array:

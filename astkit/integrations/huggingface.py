@@ -78,8 +78,8 @@ class PolicyTrainer(Trainer):
         loader: DataLoader[Any] = super().get_train_dataloader()
         policy, rows = self.policy, loader.dataset
         if overrides(policy, "plan"):
-            held = None if isinstance(self.eval_dataset, Mapping) else self.eval_dataset
-            sampler = policy.sampler(rows, epochs=1, validation=held)
+            target = None if isinstance(self.eval_dataset, Mapping) else self.eval_dataset
+            sampler = policy.sampler(rows, epochs=1, validation=target)
         elif policy.needs_index:
             sampler = policy._sampler = PolicySampler(policy, indexed(rows), epochs=1)
         else:
@@ -200,10 +200,10 @@ class PolicyTrainer(Trainer):
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         super()._save_checkpoint(model, trial)
-        held = saved(self.policy)
+        state = saved(self.policy)
         if self.is_world_process_zero():
             folder = Path(self._get_output_dir(trial)) / f"checkpoint-{self.state.global_step}"
-            checkpoint.write(folder / STATE, held)
+            checkpoint.write(folder / STATE, state)
 
 
 def causal_losses(outputs: Any, batch: Any) -> tuple[Tensor, Tensor]:

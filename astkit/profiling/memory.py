@@ -42,10 +42,10 @@ def peak_tensor_bytes(run: Callable[[], object]) -> int:
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # it logs its starts and stops as errors
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as window:
         run()
-    held = most = 0
+    allocated = most = 0
     results = window.profiler.kineto_results if window.profiler is not None else None
     for event in results.events() if results is not None else ():
         if event.name() == "[memory]":
-            held += event.nbytes()
-            most = max(most, held)
+            allocated += event.nbytes()
+            most = max(most, allocated)
     return most

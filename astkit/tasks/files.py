@@ -37,18 +37,18 @@ def folder(root: str | Path, size: int = 32) -> Arguments:
         raise ValueError(f"size is {size}: give 4 or more pixels, for the network's poolings")
     root = Path(root).expanduser()
     train, test = load("folders", root, size=size)
-    held = None
+    validation = None
     if (root / "val").is_dir():
-        held, _ = load("folders", root / "val", size=size)
-        if held.classes != train.classes:
+        validation, _ = load("folders", root / "val", size=size)
+        if validation.classes != train.classes:
             raise ValueError(
                 f"{root}/val holds other classes than the training images: use the same"
             )
     if test is None:
         test, train = carve(train, HELD, "test")
-    if held is None:
-        held, train = carve(train, HELD, "validation")
-    return images(train, held, test, "simple_cnn", ("flip",))
+    if validation is None:
+        validation, train = carve(train, HELD, "validation")
+    return images(train, validation, test, "simple_cnn", ("flip",))
 
 
 def table(path: str | Path, target: str, in_order: bool = False) -> Arguments:

@@ -14,22 +14,22 @@ from astkit.trainers import TrainConfig
 def digits(root: str | Path | None = None) -> Arguments:
     """Images of 8x8 pixels in 10 classes, and a network of two convolutions."""
     parts = split("digits", root)
-    found = images(parts.train, parts.validation, parts.test, "digits_cnn", ())
-    return {**found, "config": TrainConfig(lr=3e-3)}
+    arguments = images(parts.train, parts.validation, parts.test, "digits_cnn", ())
+    return {**arguments, "config": TrainConfig(lr=3e-3)}
 
 
 def fashion_mnist(root: str | Path | None = None) -> Arguments:
     """Fashion-MNIST below ``root`` (see data/README.md), and the original's CNN."""
     parts = split("fashion_mnist", root)
-    found = images(parts.train, parts.validation, parts.test, "simple_cnn", ("flip",))
-    return {**found, "config": TrainConfig(lr=1e-3)}
+    arguments = images(parts.train, parts.validation, parts.test, "simple_cnn", ("flip",))
+    return {**arguments, "config": TrainConfig(lr=1e-3)}
 
 
 def cifar10(root: str | Path | None = None) -> Arguments:
     """CIFAR-10 below ``root`` (see data/README.md), and the original's CNN."""
     parts = split("cifar10", root)
-    found = images(parts.train, parts.validation, parts.test, "simple_cnn", ("crop", "flip"))
-    return {**found, "config": TrainConfig(lr=1e-3)}
+    arguments = images(parts.train, parts.validation, parts.test, "simple_cnn", ("crop", "flip"))
+    return {**arguments, "config": TrainConfig(lr=1e-3)}
 
 
 def images(

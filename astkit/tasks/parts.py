@@ -127,7 +127,7 @@ class Block(nn.Module):
         split = self.attend(self.before(x)).view(rows, length, 3, self.heads, -1)
         q, k, v = split.permute(2, 0, 3, 1, 4)
         seen = None if mask is None else mask[:, None, None, :]
-        found = F.scaled_dot_product_attention(q, k, v, attn_mask=seen, is_causal=mask is None)
-        x = x + self.merge(found.transpose(1, 2).reshape(rows, length, width))
+        attended = F.scaled_dot_product_attention(q, k, v, attn_mask=seen, is_causal=mask is None)
+        x = x + self.merge(attended.transpose(1, 2).reshape(rows, length, width))
         added: Tensor = x + self.feed(self.between(x))
         return added

@@ -51,10 +51,10 @@ def sounds() -> tuple[Tensor, Tensor]:
 
 def spectrograms(waves: Tensor) -> Tensor:
     """Log-power spectrograms float32 ``[rows, 1, WINDOW / 2 + 1, windows]``."""
-    found = torch.stft(
+    spectrum = torch.stft(
         waves, WINDOW, WINDOW // 2, window=torch.hann_window(WINDOW), return_complex=True
     )
-    return (found.abs().square() + 1e-6).log()[:, None]
+    return (spectrum.abs().square() + 1e-6).log()[:, None]
 
 
 def network(classes: int, channels: int = 16) -> nn.Module:

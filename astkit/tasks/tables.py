@@ -43,15 +43,15 @@ def imbalanced() -> Arguments:
     counts = {1: RARE, 0: COMMON}
     kept = torch.cat([(labels == each).nonzero().squeeze(1)[:n] for each, n in counts.items()])
     x, y = torch.tensor(values, dtype=torch.float32)[kept], labels[kept]
-    found = small(Labelled(x / 16, y), divided(y, 0.3, 1 / 7), partial(mlp, 64, 2), epochs=20)
+    arguments = small(Labelled(x / 16, y), divided(y, 0.3, 1 / 7), partial(mlp, 64, 2), epochs=20)
     metric = Metric("balanced accuracy", balanced, higher=True)
-    return {**found, "metrics": metric}
+    return {**arguments, "metrics": metric}
 
 
 def balanced(outputs: Any, targets: Any) -> Tensor:
     """Rows ``[rows]`` whose mean over a part is the mean of both classes' recall."""
-    found = class_outputs(outputs, targets)
-    assert found is not None
-    logits, labels = found
+    pair = class_outputs(outputs, targets)
+    assert pair is not None
+    logits, labels = pair
     share = torch.tensor([COMMON, RARE]) / (COMMON + RARE)
     return (logits.argmax(1) == labels) / (2 * share.to(labels.device)[labels])

@@ -205,9 +205,9 @@ class Evaluation:
     def add(self, batch: Batch, outputs: Any, repeated: bool = False) -> None:
         """Take in a batch; not its row values if they are ``repeated`` in another process."""
         values = {"loss": row_losses(self.criterion, outputs, batch.y)}
-        found = class_outputs(outputs, batch.y) if self.classes else None
-        if found is not None:
-            logits, labels = found
+        pair = class_outputs(outputs, batch.y) if self.classes else None
+        if pair is not None:
+            logits, labels = pair
             right = (logits.argmax(1) == labels).float()
             values["right"] = torch.where(labels >= 0, right, math.nan)
             values["label"] = labels

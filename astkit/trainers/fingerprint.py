@@ -160,17 +160,17 @@ def repeated(compute: Callable[[], Iterable[float]]) -> Part:
 
     ``None`` also if it fails, since the run itself reports why.
     """
-    found = []
+    values = []
     for _ in range(2):
         with rng.restored():
             random.seed(0)
             np.random.seed(0)
             try:
                 with rng.isolated("cpu", "fingerprint"):
-                    found.append([float(number) for number in compute()])
+                    values.append([float(number) for number in compute()])
             except Exception:
                 return None
-    return found[0] if _equal(found[0], found[1], TOLERANCE) else None
+    return values[0] if _equal(values[0], values[1], TOLERANCE) else None
 
 
 def _equal(first: Any, second: Any, tolerance: float) -> bool:

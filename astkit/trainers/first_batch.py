@@ -54,9 +54,9 @@ def takes_classes(
         check_unshifted(lambda x: forward(few._replace(x=x, y=x)), few.x)
         if getattr(outputs, "loss", None) is None:
             _check_probabilities(batch.y)
-    found = class_outputs(outputs, few.y)
-    if found is not None:
-        count = found[0].shape[1]
+    pair = class_outputs(outputs, few.y)
+    if pair is not None:
+        count = pair[0].shape[1]
         classes = criterion is cross_entropy_rows or _fails_beyond(criterion, outputs, few.y, count)
         for labels in (labels_of(batch.y), class_labels(source)) if classes else ():
             if labels is not None:

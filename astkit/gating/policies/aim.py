@@ -127,9 +127,9 @@ class Aim(Policy):
         self.drawn_by = sharpened(seen, self.drawn_by, self.power, most(run))
         self.flops += seen.booked()
 
-    def _settle(self, found: Aimed) -> None:
-        self.drawn_by, self.power = found.weights, found.forecast.power
-        self.flops += found.flops
+    def _settle(self, choice: Aimed) -> None:
+        self.drawn_by, self.power = choice.weights, choice.forecast.power
+        self.flops += choice.flops
 
 
 def most(run: RunInfo) -> float:
@@ -230,8 +230,8 @@ def sharpened(pair: Pair, drawn_by: Tensor, power: float, most: float = math.inf
         return drawn_by
     everything = torch.arange(len(pair.target))
     left = input_ratio(pair, drawn_by, everything, torch.arange(len(pair.train)))
-    found = drawn_by * left**power
-    return found / found.mean()
+    sharper = drawn_by * left**power
+    return sharper / sharper.mean()
 
 
 def weights(
@@ -242,8 +242,8 @@ def weights(
     All 1 where the target does not differ, or where choosing by it is not expected to gain; see
     `Aim` for the arguments. Nothing is trained but classifiers on features.
     """
-    found = aimed(pair(train, target, features, seed)).weights
-    return torch.ones(len(train), dtype=torch.float64) if found is None else found
+    drawn_by = aimed(pair(train, target, features, seed)).weights
+    return torch.ones(len(train), dtype=torch.float64) if drawn_by is None else drawn_by
 
 
 def forecast(

@@ -138,8 +138,8 @@ class Auto(Aim, LastLoss):
         assert self.losses is not None
         if self.known is None:
             self.known = torch.zeros(3, len(self.losses), dtype=torch.float32)
-        found = (visit.confidence, visit.correct, visit.label_probability)
-        self.known[:, visit.index] = torch.stack([part.float() for part in found])
+        facts = (visit.confidence, visit.correct, visit.label_probability)
+        self.known[:, visit.index] = torch.stack([part.float() for part in facts])
 
 
 def can_ask(run: RunInfo) -> bool:

@@ -74,9 +74,9 @@ def labels_of_run(policy: Policy, run: RunInfo) -> Tensor:
     Raises ``ValueError`` if the data set has no labels or a negative one.
     """
     if run.labels is None or bool((run.labels < 0).any()):
-        found = "no class labels" if run.labels is None else f"the label {int(run.labels.min())}"
+        labels = "no class labels" if run.labels is None else f"the label {int(run.labels.min())}"
         raise ValueError(
-            f"{type(policy).__name__} chooses by class, but the data set holds {found}: give it an"
+            f"{type(policy).__name__} chooses by class, but the data set holds {labels}: give it an"
             " attribute labels with one class number of 0 or more for each sample"
         )
     return run.labels.unique(return_inverse=True)[1]

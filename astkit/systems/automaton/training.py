@@ -153,8 +153,8 @@ class AutomatonTrainer(Trainer):
 
     def validate(self) -> dict[str, Any]:
         """`evaluate` on the task's fixed samples, names prefixed with ``val_``."""
-        found = self.evaluate(self.task.evaluation()) if self.validates else {}
-        return {f"val_{name}": value for name, value in found.items()}
+        metrics = self.evaluate(self.task.evaluation()) if self.validates else {}
+        return {f"val_{name}": value for name, value in metrics.items()}
 
     def evaluate(self, data: Any) -> dict[str, Any]:
         """Metrics of a batch, or of one pass over ``data``, see `evaluate`."""

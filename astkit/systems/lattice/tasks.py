@@ -140,8 +140,8 @@ def lsa(texts: Sequence[str], dim: int) -> Callable[[Sequence[str]], Tensor]:
     rank = int((svd.singular_values_ > 1e-9 * svd.singular_values_[0]).sum())  # others are noise
 
     def embed(texts: Sequence[str]) -> Tensor:
-        found = torch.from_numpy(svd.transform(tfidf.transform(texts))[:, :rank]).float()
-        return F.normalize(F.pad(found, (0, dim - found.shape[1])))
+        projected = torch.from_numpy(svd.transform(tfidf.transform(texts))[:, :rank]).float()
+        return F.normalize(F.pad(projected, (0, dim - projected.shape[1])))
 
     return embed
 
