@@ -86,7 +86,8 @@ def shared_rows(train: Any, validation: Any, test: Any) -> dict[tuple[str, str],
     hashed = {name: _hashed(data) for name, data in parts.items()}
     pairs = {}
     for one, other in combinations(hashed, 2):
-        count = int(np.isin(hashed[one], hashed[other]).sum())
+        # numpy 2.0 overflows where it looks large numbers up in a table
+        count = int(np.isin(hashed[one], hashed[other], kind="sort").sum())
         if count:
             pairs[one, other] = count
     return pairs

@@ -59,7 +59,7 @@ def collect(root: str | Path) -> Runs:
         lines.append(line)
     if not lines:
         raise FileNotFoundError(f"{root} contains no runs: create some with astkit run")
-    every = pd.DataFrame([line for line, _ in complete], dtype=object).fillna(NONE)
+    every = pd.DataFrame([line for line, _ in complete], dtype=object).where(pd.notna, NONE)
     names = [name for name in every if name == "name" or name not in (*_COLUMNS, *SEEDS)]
     varied = [str(name) for name in names if every[name].nunique() > 1]
     columns = dict.fromkeys(["run", "name", "seed", *varied, "status", "why"])

@@ -74,7 +74,7 @@ def describe(run: Trainer) -> dict[str, Any]:
         "settings": settings,
         "training data": data_part(data, train),
         "validation data": data_part(run.validation, held),
-        "policy": None if policy is None else policy_part(policy),
+        "policy": policy_part(policy),
         "half": run.config.precision != "fp32",
     }
 

@@ -329,7 +329,9 @@ class Optimisation:
         gradients = [p.grad for p in trained]
         if self._summed:
             torch._foreach_div_(gradients, _above_0(self._total))
-        norm, known = nn.utils.get_total_norm(gradients), math.inf
+        # torch 2.9 has no norm of sparse ones
+        values = [each.coalesce().values() if each.is_sparse else each for each in gradients]
+        norm, known = nn.utils.get_total_norm(values), math.inf
         if self.scaler is None:  # which checks for overflow itself
             whole = norm if self._alone else distributed.whole(norm)
             known = self._check_finite(whole, "gradient's norm")

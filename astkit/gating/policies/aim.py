@@ -177,7 +177,6 @@ def _settled(pair: Pair, unseen: Tensor | None, most: float) -> tuple[Tensor | N
     labels = pair.labels
     if labels is not None and class_test(*labels, pair.seed) > LEVEL / TESTS:
         labels = None  # the classes are as frequent in both
-
     elif labels is not None and not torch.isin(*labels).any():
         raise ValueError(
             "no training row has a class of the target: pass a target of the classes of the"
