@@ -23,7 +23,7 @@ from torch.utils.data import TensorDataset
 from astkit import rng
 from astkit.datasets.images import Images, regular
 from astkit.datasets.sources import stratified
-from astkit.datasets.texts import PROSE, documentation, encoded, prose, read_text
+from astkit.datasets.texts import PROSE, documentation, encoded, pinned_prose, read_text
 from astkit.names import resolve
 
 TARGET = 1000  # validation rows
@@ -373,7 +373,7 @@ def irrelevant_text(
     if not 0 < share <= 1:
         raise ValueError(f"share is {share}: give a number above 0, up to 1")
     text = documentation() if path is None else read_text(path)
-    (wanted, other), size = encoded(text, prose())
+    (wanted, other), size = encoded(text, pinned_prose())
     rows = _sequences(wanted, seed, "wanted")
     pool = min(POOL, int((len(rows) - 2 * target) / share))
     if pool < 1:

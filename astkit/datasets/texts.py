@@ -7,7 +7,6 @@ import hashlib
 import sys
 from collections import Counter
 from functools import lru_cache
-from importlib import util
 from pathlib import Path
 
 import numpy as np
@@ -48,24 +47,25 @@ def documentation() -> str:
     return "\n".join(dict.fromkeys(sides))
 
 
-def prose() -> str:
-    """Paragraphs of at least 12 words, without code, of the docstrings named by `PROSE`.
-
-    Raises ``ValueError`` for another version of the package, which has another text.
-    """
-    text = _docstrings("sklearn")
+def pinned_prose() -> str:
+    """`prose` of the version that `PROSE` names; ``ValueError`` if another one is installed."""
+    text = prose()
     if hashlib.sha256(text.encode()).hexdigest() != PROSE_SHA256:
         raise ValueError(f"the other text is from {PROSE}: install this version of scikit-learn")
     return text
 
 
 @lru_cache(maxsize=1)
-def _docstrings(package: str) -> str:
-    """Its paragraphs of prose; the files are parsed, not imported."""
-    spec = util.find_spec(package)
-    folder = Path(spec.origin).parent if spec and spec.origin else Path()
+def prose() -> str:
+    """Paragraphs of at least 12 words, without code, of the docstrings of the scikit-learn here.
+
+    Its files are parsed, not imported.
+    """
+    import sklearn
+
+    folder = Path(sklearn.__file__).parent
     paragraphs: dict[str, None] = {}
-    for path in sorted(folder.rglob("*.py")) if spec else ():
+    for path in sorted(folder.rglob("*.py")):
         if "tests" in path.relative_to(folder).parts:
             continue
         for node in ast.walk(ast.parse(path.read_bytes())):

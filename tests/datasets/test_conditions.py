@@ -265,7 +265,8 @@ def test_texts_come_with_installed_packages(monkeypatch: pytest.MonkeyPatch) -> 
     assert texts.encoded("".join(map(chr, range(300))))[0][0].unique().tolist() == list(range(256))
     monkeypatch.setattr(texts, "PROSE_SHA256", "0")
     with pytest.raises(ValueError, match=r"is from docstrings of scikit-learn 1\.9\.1 .*: install"):
-        texts.prose()
+        texts.pinned_prose()
+    assert "scikit-learn" in texts.prose()
 
 
 @pytest.mark.parametrize("data", ["table", "series"])
