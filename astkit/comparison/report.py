@@ -177,7 +177,12 @@ class Comparison:
         return frame.drop(columns=unknown).rename(columns={"value": self.metric})
 
     def test_rows(self, entry: Entry) -> Tensor | None:
-        """Results of a run on the test rows, see `verdict.judge`; ``None`` if they are unknown."""
+        """Results of a run on the test rows, see `verdict.judge`; ``None`` if they are unknown.
+
+        Or if each reading of the test data gives other rows, which cannot be paired.
+        """
+        if self.settings.get("test data", True) is None:
+            return None
         arrays = self._arrays(entry)
         if "resampled" in arrays:
             return spread_of_draws(arrays["resampled"])

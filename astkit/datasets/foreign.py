@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -182,6 +183,26 @@ def parts_of(loader: Any) -> Iterator[Any]:
     for part in [*inner, *(stages if isinstance(stages, list) else [])]:
         if part is not None:
             yield from parts_of(part)
+
+
+def generators_of(source: Any) -> list[torch.Generator]:
+    """The generators of a wrapped loader and its parts, from which they draw the order of rows."""
+    parts = parts_of(getattr(source, "loader", None))
+    own = dict.fromkeys(getattr(part, "generator", None) for part in parts)
+    return [each for each in own if isinstance(each, torch.Generator)]
+
+
+@contextmanager
+def drawn_alike(source: Any) -> Iterator[None]:
+    """Let these generators draw the same numbers in each such block, and restore them after it."""
+    states = [(each, each.get_state()) for each in generators_of(source)]
+    for generator, _ in states:
+        generator.manual_seed(0)
+    try:
+        yield
+    finally:
+        for generator, state in states:
+            generator.set_state(state)
 
 
 def as_loader(

@@ -12,7 +12,7 @@ from torch import Tensor
 from astkit import distributed, rng
 from astkit.datasets import BatchSource, Loader
 from astkit.datasets.batch import Batch
-from astkit.datasets.foreign import divided, name_of, parts_of
+from astkit.datasets.foreign import divided, drawn_alike, generators_of, name_of
 from astkit.gating.epoch import Epoch, Features
 from astkit.gating.policy import Policy, overrides
 
@@ -65,9 +65,7 @@ class Batches:
         self._in_round = math.inf  # batches in the current round
         self.selects = hasattr(source, "order")  # rows can be loaded in any order
         self._loading: Iterator[Batch] | None = None
-        parts = parts_of(getattr(source, "loader", None))  # of a torch DataLoader: its samplers too
-        own = dict.fromkeys(getattr(part, "generator", None) for part in parts)
-        self._generators = [each for each in own if isinstance(each, torch.Generator)]
+        self._generators = generators_of(source)
         self._drawn: list[Tensor] | None = None  # their states before the epoch
 
     def plan(self, progress: float) -> int:
@@ -219,13 +217,9 @@ class Batches:
 
         Changes nothing between two epochs. ``rows``: those to load, by default the first ones.
         """
-        states = [generator.get_state() for generator in self._generators]
-        for generator in self._generators:
-            generator.manual_seed(0)
-        with rng.restored(self.device, self.seed, "load", 0, 0):
+        alike = drawn_alike(self._undivided)
+        with alike, rng.restored(self.device, self.seed, "load", 0, 0):
             first: Batch | None = next(iter(self._undivided.batches(0, rows)), None)
-        for generator, state in zip(self._generators, states, strict=True):
-            generator.set_state(state)
         if first is None:
             raise ValueError("the training data gave no batch: lower batch_size or add rows")
         return first

@@ -24,6 +24,7 @@ from astkit import rng
 from astkit.datasets import BatchSource
 from astkit.datasets.batch import Batch, tensors
 from astkit.datasets.facts import class_labels
+from astkit.datasets.foreign import drawn_alike
 from astkit.gating.epoch import Epoch
 from astkit.gating.policy import Policy, overrides
 from astkit.gating.selection import Scored, evaluating
@@ -113,7 +114,8 @@ def first_batch(
     loaded: list[Batch] = []
 
     def compute() -> Iterable[float]:
-        batch = next(iter(source.batches(0, rows))) if load is None else load(rows)
+        with drawn_alike(source):
+            batch = next(iter(source.batches(0, rows))) if load is None else load(rows)
         loaded.append(batch.take(slice(0, FIRST)))
         return checksum((loaded[-1].x, loaded[-1].y))
 

@@ -19,7 +19,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from astkit import distributed, rng, system
 from astkit.datasets import BatchSource, Loader, as_loader
 from astkit.datasets.batch import Batch
-from astkit.datasets.foreign import is_dataset, opened
+from astkit.datasets.foreign import drawn_alike, is_dataset, opened
 from astkit.gating.losses import Criterion, cross_entropy_rows, token_losses
 from astkit.gating.policy import Policy, as_policy, overrides
 from astkit.gating.selection import Scored, evaluating
@@ -543,14 +543,15 @@ class Trainer:
     def measure(self, source: BatchSource, rows: Tensor | None = None, keep: int = 0) -> Measured:
         """Values of each row of ``source``, or of its ``rows`` (int64 ``[n]``), in one pass.
 
-        ``keep``: bytes of outputs and targets to keep at most. Random numbers are the same in every
-        pass. Raises ``ValueError`` if there is no batch, or another one in each process.
+        ``keep``: bytes of outputs and targets to keep at most. Random numbers, and so the order of
+        a loader that shuffles, are the same in every pass of any run. Raises ``ValueError`` if
+        there is no batch, or another one in each process.
         """
         check_undivided(source)
         evaluation = Evaluation(self.criterion, self.metrics, keep=keep)
-        random = rng.restored(self.device, self.config.seed, "evaluation")
+        random, alike = rng.restored(self.device, "evaluation"), drawn_alike(source)
         batch: Batch | None = None
-        with self.ledger.clock("evaluation"), random, evaluating(self.model, self.device):
+        with self.ledger.clock("evaluation"), random, alike, evaluating(self.model, self.device):
             distributed.same_buffers(self.model)
             for batch in source.batches(0, rows):
                 repeated = evaluation.divisible and distributed.repeats(batch.rows)

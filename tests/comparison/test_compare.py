@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import random
 import re
 from functools import partial
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Subset, TensorDataset
+from torch.utils.data import DataLoader, Sampler, Subset, SubsetRandomSampler, TensorDataset
 
 import astkit
 from astkit import Budget, Comparison, Gate, InfoBatch, Metric, Policy, Selection, TrainConfig
@@ -399,6 +400,32 @@ def test_a_loader_with_its_own_iteration_is_passed_through_or_refused() -> None:
     dense = report.entries[0]
     assert dense["policy"] == "dense"
     assert dense["value"] > 0.9  # all labels are 0, in the test loader too
+
+
+class Dice(Sampler):  # type: ignore[type-arg]
+    """Rows in an order that depends on nothing else."""
+
+    def __iter__(self) -> Any:
+        return iter(random.SystemRandom().sample(range(HELD), HELD))
+
+
+def test_test_rows_are_paired_if_their_loader_shuffles_and_not_if_it_throws_dice() -> None:
+    def tested(**options: Any) -> Comparison:
+        return run(test=DataLoader(small_tasks.TEST, 8, **options), policies=["cached_loss"])
+
+    def columns(report: Comparison) -> list[Any]:
+        return sorted(
+            zip(*(report.test_rows(each).tolist() for each in report.entries), strict=True)
+        )
+
+    expected = columns(tested())
+    for drawn in (None, torch.Generator()):
+        shuffled = tested(sampler=SubsetRandomSampler(range(HELD), drawn))
+        assert columns(shuffled) == expected
+        assert shuffled.verdicts[0].test_rows
+    thrown = tested(sampler=Dice())
+    assert [thrown.test_rows(each) for each in thrown.entries] == [None] * len(thrown.entries)
+    assert not thrown.verdicts[0].test_rows
 
 
 def padded(rows: list[Any]) -> dict[str, Tensor]:
