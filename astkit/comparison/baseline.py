@@ -1,10 +1,11 @@
 """Is dense training a fair baseline? Its learning rate and length, tried before a comparison.
 
 Dense training with the first seed runs for half of the budget at several learning rates, each with
-a fully decayed schedule. Where the user gave no learning rate, the best one on the validation data
-is taken for all methods; otherwise nothing is changed, and the report says what dense training
-would gain. Where the validation data are others, dense training may do best with a rate at which it
-hardly learns, so that a method which follows them has a rate of its own, found in the same way.
+a fully decayed schedule; a torch scheduler goes half of its way. Where the user gave no learning
+rate, the best one on the validation data is taken for all methods; otherwise nothing is changed,
+and the report says what dense training would gain. Where the validation data are others, dense
+training may do best with a rate at which it hardly learns, so that a method which follows them has
+a rate of its own, found in the same way.
 """
 
 from __future__ import annotations

@@ -80,8 +80,8 @@ def compare(
             default the accuracy for integer labels, else the mean loss.
         config: learning rate, precision and so on; its seed is replaced.
         batch_size: rows per batch; 128 for data sets by default.
-        make_optimizer: builds the optimizer of a model, or a pair of it and a torch scheduler;
-            AdamW from ``config`` by default.
+        make_optimizer: builds the optimizer of a model, or a pair of it and a torch scheduler, for
+            the steps of dense training; AdamW from ``config`` by default.
         out: folder of the results; the same call continues an interrupted comparison there, and
             more seeds or policies may be asked for. By default nothing is kept after the process.
         smallest_gain: gains below it are called none, in units of the metric; by default 0.005

@@ -235,6 +235,8 @@ class Schedule:
                 self.folder,
                 resumable=self.resumable,
                 check=None if self.settings else self._check,
+                # else a method of more steps would train beyond the end of a torch scheduler
+                schedule_steps=self.entries.get((DENSE, seed), {}).get("optimizer_steps"),
             )
             self.entries[method.label, seed] = entry
             self._report(entry)

@@ -258,6 +258,7 @@ def run(
     *,
     resumable: bool = True,
     check: Callable[[Trainer], None] | None = None,
+    schedule_steps: int | None = None,
 ) -> Entry:
     """Train one method with one seed, evaluate it once on the test data; returns its entry.
 
@@ -265,6 +266,7 @@ def run(
         folder: of the comparison; an interrupted run resumes from its checkpoints there.
         resumable: whether to write checkpoints.
         check: called with the trainer before it starts.
+        schedule_steps: of a torch scheduler, see `Optimisation`.
 
     A run that diverges has the ``value`` ``None``, and ``failed`` gives the reason.
     """
@@ -287,6 +289,7 @@ def run(
         check(trainer)
     trainer.validates = False  # the record does
     trainer.optimisation.watching = True
+    trainer.optimisation.schedule_steps = schedule_steps
     failure: Entry | None = None
     measure = partial(_point, trainer, task, arrays)
     try:
@@ -344,6 +347,7 @@ def _cost(trainer: Trainer) -> Entry:
         "scored": counts.scored,
         "rate": min(1.0, rate),
         "steps": trainer.step,
+        "optimizer_steps": trainer.optimisation.steps + trainer.optimisation.skipped,
         "uncounted": sorted(ledger.uncounted),
     }
 

@@ -50,6 +50,8 @@ class Optimisation:
         lr: learning rate of the current batch, of the first parameter group; ``lr_scale`` scales
             all of them.
         pending: batches accumulated since the latest step.
+        schedule_steps: steps that the scheduler takes in the whole run, in proportion to the budget
+            spent; ``None``: one after each optimizer step.
     """
 
     def __init__(
@@ -103,6 +105,8 @@ class Optimisation:
             self.scaler = GradScaler(self.device.type, init_scale=first)
         self.watching = False
         self.steps = self.skipped = self.pending = 0
+        self.schedule_steps: int | None = None
+        self._scheduled = 0  # steps of the scheduler
         self._rows = self._lost = 0
         self._total: float | Tensor = 0.0  # normalisers of the accumulated batches
         self._summed = False  # whether gradients wait for division by the total
@@ -291,6 +295,8 @@ class Optimisation:
         """Set the learning rate for a fraction ``progress`` of the budget, times ``factor``."""
         if self.scheduler is None:
             factor *= self.config.lr_factor(progress)
+        elif self.schedule_steps is not None:
+            self._schedule(int(progress * self.schedule_steps + 1e-6))
         self._scale_lr(factor * self.lr_scale)
         self.lr = self.optimizer.param_groups[0]["lr"]
 
@@ -299,6 +305,14 @@ class Optimisation:
         rates = self.base_lr if self.scheduler is None else self.scheduler.get_last_lr()
         for group, lr in zip(self.optimizer.param_groups, rates, strict=True):
             group["lr"] = lr * factor
+
+    def _schedule(self, steps: int) -> None:
+        """Step the scheduler until it has taken so many steps."""
+        assert self.scheduler is not None
+        self._scale_lr(1.0)  # schedulers compute the next rate from the latest one
+        while self._scheduled < steps:
+            self.scheduler.step()
+            self._scheduled += 1
 
     def end_batch(self) -> None:
         """Count a batch; step after every ``accumulation_steps`` batches."""
@@ -351,9 +365,8 @@ class Optimisation:
                 self.optimizer.found_inf = self._broken.float()  # type: ignore[attr-defined]
             self.optimizer.step()
             self.steps += 1
-        if self.scheduler is not None:
-            self._scale_lr(1.0)  # schedulers compute the next rate from the latest one
-            self.scheduler.step()
+        if self.scheduler is not None and self.schedule_steps is None:
+            self._schedule(self._scheduled + 1)
 
     def take_lost(self) -> int:
         """Rows whose gradients were discarded by skipped steps since the last call."""
@@ -417,7 +430,7 @@ class Optimisation:
         if self.scaler is not None:
             state["scaler"] = self.scaler.state_dict()
         if self.scheduler is not None:
-            state["scheduler"] = self.scheduler.state_dict()
+            state |= {"scheduler": self.scheduler.state_dict(), "scheduled": self._scheduled}
         if self._rows or self.pending:  # a batch without rows counts as well
             named = self.model.named_parameters()
             scale = distributed.world()  # from means to sums over the processes
@@ -442,6 +455,7 @@ class Optimisation:
             self.scaler.load_state_dict(state["scaler"])
         if self.scheduler is not None and "scheduler" in state:
             self.scheduler.load_state_dict(state["scheduler"])
+            self._scheduled = int(state["scheduled"])
         if waiting := state.get("waiting"):
             scale = distributed.world()
             self._total, self._rows = waiting["total"] / scale, waiting["rows"]

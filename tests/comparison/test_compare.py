@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, Sampler, Subset, SubsetRandomSampler, TensorDataset
 
 import astkit
@@ -475,6 +476,21 @@ def test_each_run_has_its_own_policy_criterion_and_optimizer() -> None:
     scheduled = run(make_optimizer=sgd, policies=["auto"], seeds=[0])
     fixed = run(make_optimizer=lambda m: sgd(m)[0], policies=["auto"], seeds=[0])
     assert scheduled.entries[0]["curve"] != fixed.entries[0]["curve"]
+
+
+def test_a_torch_scheduler_made_for_dense_training_ends_with_methods_of_more_steps() -> None:
+    made: list[list[int]] = []
+
+    def sgd(model: nn.Module) -> Any:
+        optimizer, places = torch.optim.SGD(model.parameters(), lr=0.1), list[int]()
+        made.append(places)
+        return optimizer, LambdaLR(optimizer, lambda place: places.append(place) or 1.0)
+
+    report = run(make_optimizer=sgd, policies=[Gate(0.25)], seeds=[0])
+    dense, random, gate = (entry["optimizer_steps"] for entry in report.entries)
+    assert dense == 8
+    assert min(random, gate) > 9
+    assert [places[-1] for places in made if len(places) > 1] == [8, 7, 7]  # dense, gate, random
 
 
 def test_labels_name_the_arguments_given() -> None:

@@ -456,24 +456,28 @@ def rates(run: Trainer) -> list[float]:
 
 SCHEDULERS: dict[str, Any] = {
     "steps": lambda optimizer: StepLR(optimizer, 3, gamma=0.1),
-    "one cycle": lambda optimizer: OneCycleLR(optimizer, 0.3, total_steps=10),
+    "one cycle": lambda optimizer: OneCycleLR(optimizer, 0.3, total_steps=20),
 }
 
 
 @pytest.mark.parametrize("kind", SCHEDULERS)
-def test_any_scheduler_of_torch_sets_the_rate(kind: str, tmp_path: Any) -> None:
+@pytest.mark.parametrize("pace", [1, 2])
+def test_any_scheduler_of_torch_sets_the_rate(kind: str, pace: int, tmp_path: Any) -> None:
     def built(**options: Any) -> Trainer:
         model = network(torch.float32)
         optimizer = sgd(model, 0.1)
         scheduler = SCHEDULERS[kind](optimizer)
-        return trainer(model, optimizer=optimizer, scheduler=scheduler, **options)
+        run = trainer(model, optimizer=optimizer, scheduler=scheduler, **options)
+        run.optimisation.schedule_steps = None if pace == 1 else 8 * pace
+        return run
 
     plain = sgd(network(torch.float32), 0.1)
     scheduler, expected = SCHEDULERS[kind](plain), []
     with warnings.catch_warnings(action="ignore"):  # the optimizer takes no step here
         for _ in range(8):
             expected.append(plain.param_groups[0]["lr"])
-            scheduler.step()
+            for _ in range(pace):
+                scheduler.step()
     assert rates(built()) == pytest.approx(expected)
     steps = built(checkpoints=tmp_path).steps()
     for _ in range(3):
