@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from hashlib import blake2b
 from itertools import combinations
@@ -28,6 +29,8 @@ from astkit.rng import restored
 
 NAMES = ("labels", "targets", "label")
 """Attributes and columns in which class labels are looked for."""
+TRANSFORMS = ("transform", "transforms")
+"""Attributes in which torchvision's data sets, and others like them, keep what changes rows."""
 LARGEST = 2**30
 """Bytes of the largest data of which `distinct_rows` reads all."""
 SAMPLED = 16
@@ -79,10 +82,10 @@ def distinct_rows(data: Any) -> int | None:
 def shared_rows(train: Any, validation: Any, test: Any) -> dict[tuple[str, str], int]:
     """How many rows of one part another one contains, by the names of both; only if there are any.
 
-    Every row is read once, and compared by a 64-bit hash of its inputs; none of a part whose rows
-    are not known. A part may be ``None``.
+    Every row is read once, see `read_alike`, and compared by a 64-bit hash of its inputs; none of a
+    part whose rows are not known. A part may be ``None``.
     """
-    parts = {"train": train, "validation": validation, "test": test}
+    parts = {"train": read_alike(train, test), "validation": validation, "test": test}
     hashed = {name: _hashed(data) for name, data in parts.items()}
     pairs = {}
     for one, other in combinations(hashed, 2):
@@ -131,6 +134,31 @@ def _input_hash(item: Any) -> int | None:
         digest.update(value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode())
         digest.update(f"|{np.shape(value)}|".encode())  # else the next leaf could go on with it
     return int.from_bytes(digest.digest(), "big")
+
+
+def varies(data: Any) -> bool:
+    """Whether inputs differ from one reading of a row to the next, as by random transforms."""
+    readings = []
+    for number in range(2):
+        with restored("cpu", "reading", number):
+            readings.append([_input_hash(item) for _, item in sampled_rows(data) or ()])
+    return readings[0] != readings[1]
+
+
+def read_alike(data: Any, target: Any) -> Any:
+    """``data`` whose rows are transformed as those of ``target``, if its own transforms are random.
+
+    Those are the attributes `TRANSFORMS` of both; without them ``data`` are unchanged.
+    """
+    whole, rows, known = inside(data)
+    wanted = inside(target)[0]
+    both = [name for name in TRANSFORMS if hasattr(whole, name) and hasattr(wanted, name)]
+    if not known or not both or not varies(whole):
+        return data
+    alike = copy.copy(whole)
+    for name in both:
+        setattr(alike, name, getattr(wanted, name))
+    return alike if rows is None else Subset(alike, rows.tolist())
 
 
 def inside(data: Any) -> tuple[Any, Tensor | None, bool]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import IterableDataset, TensorDataset, default_collate
 
 from astkit import rng
-from astkit.datasets.facts import NAMES, class_labels, inside
+from astkit.datasets.facts import NAMES, class_labels, inside, varies
 from astkit.datasets.images import Images
 from astkit.datasets.loader import fetch_rows
 
@@ -94,6 +95,11 @@ class Rows:
 
     def __len__(self) -> int:
         return len(self._data if self._numbers is None else self._numbers)
+
+    @cached_property
+    def varies(self) -> bool:
+        """Whether inputs differ from one reading of a row to the next."""
+        return varies(self._data)
 
     def read(self, rows: Tensor) -> tuple[Any, Any]:
         """Inputs and targets of ``rows``, int64 ``[n]``; targets are ``None`` where there are none.

@@ -202,7 +202,10 @@ def input_test(pair: Pair, factor: Tensor, rows: Tensor | None = None) -> Differ
     A classifier is fitted to a half of the target and other training rows, and judged on the rest,
     at most `TESTED` rows; its AUC is compared with those of permuted kinds, within classes, of
     blocks in a series. ``rows``: int64, the training rows to use, in random order; by default any.
+    Random transforms of either alone would be such a difference: the AUC is NaN then, and p 1.
     """
+    if pair.train.varies != pair.target.varies:
+        return Difference(math.nan, 1.0)
     fit, judge = pair.halves()
     judge = judge[: TESTED // 2]
     rows = pair.sample if rows is None else rows

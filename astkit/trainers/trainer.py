@@ -19,6 +19,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from astkit import distributed, rng, system
 from astkit.datasets import BatchSource, Loader, as_loader
 from astkit.datasets.batch import Batch
+from astkit.datasets.facts import read_alike
 from astkit.datasets.foreign import drawn_alike, is_dataset, opened
 from astkit.gating.losses import Criterion, cross_entropy_rows, token_losses
 from astkit.gating.policy import Policy, as_policy, overrides
@@ -643,10 +644,12 @@ class Trainer:
 
     def _features(self, rows: Tensor, of: str = "data") -> Tensor:
         """See `RunInfo.features`."""
-        source = self.batches.source if of == "data" else self.validation
+        source, target = self.batches.source if of == "data" else self.validation, self.validation
         assert source is not None
-        if isinstance(source, Loader):
+        if isinstance(source, Loader) and isinstance(target, Loader):
             source = source.plain()  # augmentation alone would look like a shift
+            source.data = read_alike(source.data, target.data)
+            source.collate_fn = target.collate_fn
 
         def scored(batch: Batch) -> Scored:
             self.cost(batch)  # before the pass, whose hidden layer is looked at

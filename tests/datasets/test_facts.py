@@ -27,7 +27,9 @@ from torch.utils.data import (
 )
 
 from astkit.datasets import Images, Loader, as_loader, indexed
-from astkit.datasets.facts import class_labels, distinct_rows, shared_rows
+from astkit.datasets.facts import class_labels, distinct_rows, read_alike, shared_rows, varies
+from tests.datasets import transformed
+from tests.datasets.transformed import dimmed, noise
 
 X, Y = torch.zeros(7, 2), torch.tensor([0, 2, 1, 1, 2, 0, 1])
 PAIRS = TensorDataset(X, Y)
@@ -234,6 +236,26 @@ def test_a_sampler_of_a_subset_has_the_rows_of_the_subset() -> None:
         assert labels is not None
         assert labels.tolist() == [7, 2, 5]
         assert shared_rows(loader, data, None) == {("train", "validation"): 3}
+
+
+def test_random_transforms_are_replaced_by_those_of_the_target() -> None:
+    data = transformed.Transformed(noise(24), dimmed)
+    target = transformed.Transformed(noise(24), lambda x: 2 * x)
+    state = torch.get_rng_state()
+    parts = (data, range(24)), (Subset(data, [3, 1]), [3, 1]), (Loader(data, 4), [0])
+    for part, rows in parts:
+        alike = read_alike(part, target)
+        assert varies(data)
+        assert not varies(alike)
+        for place, row in enumerate(rows):
+            assert alike[place][0].equal(target[row][0])
+            assert alike[place][1] == target[row][1]
+    assert torch.equal(torch.get_rng_state(), state)
+    assert data.transform is dimmed
+    assert shared_rows(data, None, target) == {("train", "test"): 24}
+    for same in (target, Noisy(), transformed.Transformed(noise(9), dimmed, "change")):
+        assert read_alike(same, target) is same
+    assert read_alike(data, PAIRS) is data
 
 
 def test_inputs_are_the_same_only_in_each_part() -> None:

@@ -9,12 +9,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset, default_collate
 
 from astkit import rng
-from astkit.datasets import Images, Loader
+from astkit.datasets import Loader
 from astkit.gating import Gate, Policy
 from astkit.trainers import Budget, TrainConfig, Trainer
+from tests.datasets.transformed import Transformed, dimmed, noise
 
 DATA = TensorDataset(torch.randn(24, 8), torch.arange(24) % 3)
 
@@ -231,7 +232,13 @@ def test_features_are_the_last_hidden_layer_the_loss_and_the_entropy(micro_batch
         torch.testing.assert_close(found, torch.cat(expected, 1))
 
 
-def test_features_are_those_of_rows_that_are_not_augmented() -> None:
+def dimmed_batch(items: list[Any]) -> Any:
+    x, y = default_collate(items)
+    return dimmed(x), y
+
+
+@pytest.mark.parametrize("by", ["the loader", "the data set", "the collate function"])
+def test_features_are_those_of_rows_that_are_not_augmented(by: str) -> None:
     """Otherwise training data would differ from validation data that are like them."""
 
     class Looking(Policy):
@@ -239,11 +246,15 @@ def test_features_are_those_of_rows_that_are_not_augmented() -> None:
             rows = torch.arange(20)
             self.found = [run.features(rows, of) for of in ("data", "target")]
 
-    pixels = torch.randint(0, 256, (20, 1, 4, 4), dtype=torch.uint8)
-    data = Images(pixels, torch.arange(20) % 3, ("a", "b", "c"), "noise")
-    policy, model = Looking(), nn.Sequential(nn.Flatten(), nn.Linear(16, 3))
-    train = Loader(data, 8, augment=("crop", "flip"), drop_last=True)
-    next(Trainer(model, train, data, policy=policy, epochs=1, device="cpu").steps())
+    data = noise(20)
+    policy, model = Looking(), nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
+    train = {
+        "the loader": Loader(data, 8, augment=("crop", "flip"), drop_last=True),
+        "the data set": Loader(Transformed(data, dimmed), 8),
+        "the collate function": Loader(Transformed(data), 8, collate_fn=dimmed_batch),
+    }[by]
+    target = data if by == "the loader" else Transformed(data)
+    next(Trainer(model, train, target, policy=policy, epochs=1, device="cpu").steps())
     torch.testing.assert_close(*policy.found)
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from astkit import rng
+from astkit.datasets.facts import read_alike
 from astkit.gating.features import IMAGES, TABLE, TEXTS, TOKENS, UNKNOWN, FeaturesOf, Rows
 from astkit.gating.forecast import Forecast, judge
 from astkit.gating.policies.last_loss import check_samples
@@ -32,6 +33,10 @@ FEWEST, FEWEST_TRAINED = 100, 12  # rows of a target, and of the training data
 ASKED = 2000  # training rows of a test with the features of the model
 FITS = 16  # of weights and proxies, each about what the fit of the test would cost on all rows
 MOST = 0.25  # share of the FLOPs of a run that may go into them
+VARIES = (
+    "cannot tell, random transforms change the rows of either the training data or the target: let"
+    " both data sets have an attribute transform, or apply them in the collate_fn of a DataLoader"
+)
 
 
 @dataclass(frozen=True)
@@ -51,7 +56,9 @@ class Aim(Policy):
     ``astkit.gating.forecast``. Where a test does not tell the training data from the target, or
     where the proxy does not gain, all rows are trained on, as in dense training; unless the targets
     of the rows that would be left out are noise, by which a proxy loses less than a network.
-    Columns of a table without a common range of values, such as dates, are not compared.
+    Columns of a table without a common range of values, such as dates, are not compared. Training
+    rows with random transforms are compared with the transform of the target, where both data sets
+    have the attribute ``transform``; otherwise class shares alone are compared.
 
     The test takes place before the first step, with features that need no training. For images it
     is repeated once in the first epoch, with the model's last hidden layer, loss and entropy and
@@ -118,7 +125,8 @@ class Aim(Policy):
         self.stage, features = 2, run.features
         if run.progress > 0.5:  # too late for a pass over all rows
             return
-        train = Rows(run.data, by_row=lambda rows: features(rows, "data"))
+        data = read_alike(run.data, run.target)  # as the trainer reads it for its features
+        train = Rows(data, by_row=lambda rows: features(rows, "data"))
         target = Rows(run.target, by_row=lambda rows: features(rows, "target"))
         seen = Pair(train, target, run.seed)
         if self.drawn_by is None:
@@ -199,6 +207,8 @@ def _settled(pair: Pair, unseen: Tensor | None, most: float) -> tuple[Tensor | N
     everything = torch.arange(len(pair.target))
     test = input_test(pair, factor_of(everything), unseen)
     inputs = test.p <= LEVEL / TESTS
+    if labels is None and math.isnan(test.auc):
+        return None, Forecast(0.0, 0.0, "", 0.0, VARIES)
     if labels is None and not inputs:
         alike = f"nothing to gain, the training data are like the target (AUC {test.auc:.2f})"
         return None, Forecast(0.0, 0.0, "", 0.0, alike)
@@ -259,7 +269,7 @@ def pair(train: Any, target: Any, features: FeaturesOf | None = None, seed: int 
             "aim draws what the target needs, but there is no target: pass validation data like"
             " those that the model is meant for, validation=..."
         )
-    made = Pair(Rows(train, features), Rows(target, features), seed)
+    made = Pair(Rows(read_alike(train, target), features), Rows(target, features), seed)
     parts = (
         ("target has", made.target, FEWEST),
         ("training data have", made.train, FEWEST_TRAINED),

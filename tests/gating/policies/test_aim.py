@@ -12,13 +12,13 @@ from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from astkit import RunInfo, rng
-from astkit.datasets import Images
 from astkit.gating import as_policy, ratio
 from astkit.gating.features import Rows
 from astkit.gating.forecast import Forecast
 from astkit.gating.policies import aim
 from astkit.gating.policies.aim import Aim
 from astkit.gating.ratio import Pair, input_ratio
+from tests.datasets.transformed import Transformed, dimmed, noise
 
 N, M = 900, 240
 
@@ -171,14 +171,19 @@ def test_aim_abstains_in_19_of_20_draws_without_a_shift() -> None:
     assert sum(nothing(draw) for draw in range(20)) >= 19
 
 
-def pictures(rows: int, seed: int) -> Images:
-    random = torch.Generator().manual_seed(seed)
-    pixels = torch.randint(0, 256, (rows, 1, 8, 8), generator=random).to(torch.uint8)
-    return Images(pixels, torch.arange(rows) % 2, ("a", "b"), "noise")
+def test_random_transforms_are_no_shift() -> None:
+    target, change = Transformed(noise(M, 1)), {"transform": "nothing to gain"}
+    for name, reason in (change | {"own": "cannot tell, random transforms change"}).items():
+        train = Transformed(noise(N), dimmed, name)
+        alike = aim.aimed(aim.pair(train, target))
+        assert alike.weights is None
+        assert alike.forecast.reason.startswith(reason)
+        train.targets = 1 * (torch.arange(N) % 8 == 0)  # classes are counted all the same
+        assert aim.aimed(aim.pair(train, target)).forecast.unit == "points"
 
 
 def test_images_are_asked_about_again_with_the_features_of_the_model() -> None:
-    train, target = pictures(N, 0), pictures(M, 1)
+    train, target = noise(N, 0), noise(M, 1)
     seen: list[tuple[str, int]] = []
 
     def features(rows: Tensor, of: str) -> Tensor:
@@ -209,7 +214,7 @@ def test_the_model_is_asked_about_the_rows_that_are_drawn(
 ) -> None:
     """Half of the rows are hardly drawn; of the others the model tells half from the target."""
     n = 2 * N
-    train, target = pictures(n, 0), pictures(M, 1)
+    train, target = noise(n, 0), noise(M, 1)
     early = torch.where(torch.arange(n) % 8 < 4, 0.2, 1.8).double()
     first = aim.Aimed(early, Forecast(5.0, 1.0, "points", 0.5), 7.0)
     monkeypatch.setattr(aim, "aimed", lambda pair, most: first)
