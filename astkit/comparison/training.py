@@ -22,6 +22,7 @@ from astkit.comparison.statistics import bootstrap_rows
 from astkit.comparison.verdict import unit
 from astkit.datasets import BatchSource, Loader, as_loader
 from astkit.datasets.batch import Batch, join
+from astkit.datasets.facts import row_groups
 from astkit.datasets.foreign import opened
 from astkit.files import read_json, write_atomic, write_json
 from astkit.gating.losses import Criterion, cross_entropy_rows
@@ -353,14 +354,15 @@ def _cost(trainer: Trainer) -> Entry:
 
 
 def _test(trainer: Trainer, task: Task, arrays: dict[str, Tensor]) -> Entry:
-    """Entry of one pass over the test data; ``arrays`` keeps the value of each row."""
+    """Entry of one pass over the test data; ``arrays`` keeps the value of each row or group."""
     first = task.metrics[0] if task.metrics else None
     keep = 0 if first is None or first.averaged else KEPT
-    tested = trainer.measure(task.source("test"), keep=keep)
+    source = task.source("test")
+    tested = trainer.measure(source, keep=keep)
     values = tested.values()
     value, metric, higher = task.value(values)
     if metric in tested.rows:
-        arrays["test"] = tested.rows[metric]
+        arrays["test"] = _by_group(tested.rows[metric], source)
     elif first is not None and tested.kept is not None:
         arrays["resampled"] = _resampled(first, tested.kept)
     return {
@@ -370,6 +372,18 @@ def _test(trainer: Trainer, task: Task, arrays: dict[str, Tensor]) -> Entry:
         "worst_class": tested.worst_class(),
         "test_rows": values["samples"],
     }
+
+
+def _by_group(values: Tensor, source: BatchSource) -> Tensor:
+    """``values`` of the rows of ``source``, or a number for each group of them with the same mean.
+
+    Rows of a group depend on each other, see `row_groups`.
+    """
+    if not isinstance(source, Loader) or (groups := row_groups(source)) is None:
+        return values
+    groups = groups[source.order(0)[: len(values)]].unique(return_inverse=True)[1]
+    sums = torch.zeros(1 + int(groups.max())).index_add_(0, groups, values)
+    return sums * (len(sums) / len(values))
 
 
 def _resampled(metric: Metric, kept: Sequence[tuple[Any, Any]]) -> Tensor:

@@ -64,6 +64,25 @@ def class_labels(data: Any) -> Tensor | None:
     return stored
 
 
+def row_groups(data: Any) -> Tensor | None:
+    """Groups of rows that depend on each other, as those of one patient: int64 ``[rows]`` from 0.
+
+    The attribute or integer column ``groups`` of a data set, with one number or name a row, else
+    ``None``; of loaders and Subsets that of their data. Raises ``ValueError`` for another length.
+    """
+    data, rows, _ = inside(data)
+    groups = _column(data, "groups")
+    if groups is None:
+        return None
+    numbers = torch.from_numpy(np.unique(np.asarray(groups), return_inverse=True)[1])
+    if len(numbers) != len(data):
+        raise ValueError(
+            f"groups of the data has {len(numbers)} entries for {len(data)} rows: give one a row"
+        )
+    numbers = numbers if rows is None else numbers[rows]
+    return numbers.unique(return_inverse=True)[1]
+
+
 def distinct_rows(data: Any) -> int | None:
     """Number of different rows, if the inputs are one tensor in memory of at most `LARGEST` bytes.
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import IterableDataset, TensorDataset, default_collate
 
 from astkit import rng
-from astkit.datasets.facts import NAMES, class_labels, inside, varies
+from astkit.datasets.facts import NAMES, class_labels, inside, row_groups, varies
 from astkit.datasets.images import Images
 from astkit.datasets.loader import fetch_rows
 
@@ -49,6 +49,7 @@ class Rows:
     Attributes:
         kind: of the inputs.
         labels: int64 ``[N]``, where the targets are classes, else ``None``.
+        groups: of rows that depend on each other, see `row_groups`, or ``None``.
         of_model: whether the features are those of a model, which may know the targets.
         columns: bool ``[d]``, the columns of a table to look at; ``None`` for all.
         series: whether consecutive rows may depend on each other.
@@ -85,6 +86,7 @@ class Rows:
         self.of_model = by_row is not None
         self.columns: np.ndarray[Any, Any] | None = None
         self.labels = class_labels(data)
+        self.groups = row_groups(data)
         self.flops = 0.0
         self._place: Tensor | None = None
         self._kept: Matrix = None

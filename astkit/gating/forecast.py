@@ -25,6 +25,7 @@ from astkit.gating.ratio import (
     fit_flops,
     for_trees,
     table_classifier,
+    units,
 )
 
 POWERS = (0.0, 0.5, 1.0)
@@ -95,9 +96,10 @@ def judge(pair: Pair, weights_of: Callable[[Tensor, Tensor], Tensor]) -> Forecas
             row_losses = fit(weights**power) if power else plain
             losses[power].append(row_losses[judged.numpy()])
     together = {power: np.concatenate(parts) for power, parts in losses.items()}
-    less, error = gain(together[1.0], together[0.5], unit)
+    own = units(pair.target)[torch.cat(halves[::-1])].numpy()  # as they were judged
+    less, error = gain(together[1.0], together[0.5], unit, own)
     best = 0.5 if less > error else 1.0
-    expected, error = gain(together[0.0], together[best], unit)
+    expected, error = gain(together[0.0], together[best], unit, own)
     sure, against = expected > ERRORS * error, expected < -ERRORS * error
     chosen = sure or (not against and teach_nothing(pair, whole))
     return Forecast(expected, error, unit, best if chosen else 0.0)
@@ -130,21 +132,32 @@ def teach_nothing(pair: Pair, weights: Array) -> bool:
     return bool(lowest <= SKILL * highest)
 
 
-def gain(dense: Array, chosen: Array, unit: str) -> tuple[float, float]:
+def gain(dense: Array, chosen: Array, unit: str, own: Array) -> tuple[float, float]:
     """Gain in ``unit`` and its standard error, from losses of the same rows, float64 ``[n]`` each.
 
     Of squared errors it is the reduction of their root mean in percent, with the error of the delta
-    method; else the mean difference.
+    method; else the mean difference. ``own``: int ``[n]``, see `units`; infinite error for one.
     """
-    n = len(dense)
     if unit != "% of the RMSE":
         differences = dense - chosen
-        return float(differences.mean()), float(differences.std(ddof=1) / n**0.5)
+        return float(differences.mean()), _error(differences, own)
     if not dense.any():  # nothing is left to gain
         return 0.0, 0.0
     ratio = chosen.mean() / dense.mean()
-    spread = (chosen - ratio * dense).std(ddof=1) / (n**0.5 * dense.mean())
+    spread = _error(chosen - ratio * dense, own) / dense.mean()
     return float(100 * (1 - ratio**0.5)), float(100 * spread / (2 * max(ratio, 1e-12) ** 0.5))
+
+
+def _error(values: Array, own: Array) -> float:
+    """Standard error of the mean of ``values [n]``, which depend on each other within a unit.
+
+    Source: Liang and Zeger, "Longitudinal data analysis using generalized linear models", 1986.
+    """
+    count = len(np.unique(own))
+    if count < 2:
+        return np.inf
+    sums = np.bincount(own, values - values.mean())
+    return float(np.sqrt((sums**2).sum() * count / (count - 1)) / len(values))
 
 
 Fit = Callable[[Array], Array]

@@ -99,14 +99,11 @@ class Pair:
 
     @cached_property
     def sample(self) -> Tensor:
-        """At most `FITTED` training rows in random order; of a series, in whole blocks.
+        """At most `FITTED` training rows, unit by unit in random order.
 
         Of a table, columns that do not `overlap` are left out from here on.
         """
-        size = block(self.train)
-        blocks = rng.permutation(-(-len(self.train) // size), self.seed, "aim", "sample")
-        rows = (blocks[:, None] * size + torch.arange(size)).flatten()
-        rows = rows[rows < len(self.train)][:FITTED]
+        rows = self.by_unit(torch.arange(len(self.train)))[:FITTED]
         everything = torch.arange(len(self.target))
         if self.train.kind == TABLE:
             shared = overlap(self.train.features(rows), self.target.features(everything))
@@ -115,8 +112,14 @@ class Pair:
         self.target.keep(everything)
         return rows
 
+    def by_unit(self, rows: Tensor) -> Tensor:
+        """The training ``rows``, int64 ``[n]``, unit by unit in random order."""
+        own = units(self.train)
+        place = rng.permutation(1 + int(own.max()), self.seed, "aim", "sample").argsort()
+        return rows[place[own[rows]].argsort(stable=True)]
+
     def halves(self) -> tuple[Tensor, Tensor]:
-        """Two random halves of the rows of the target, each sorted; of a series, of its blocks."""
+        """Two random halves of the units of the target: their rows, each sorted."""
         fold = folds(self.target, 2, self.seed, "halves")
         return (fold == 0).nonzero().squeeze(1), (fold == 1).nonzero().squeeze(1)
 
@@ -149,30 +152,40 @@ def overlap(x: Array, of_target: Array) -> Array:
     return (least <= high) & (low <= most)
 
 
-def block(rows: Rows) -> int:
-    """Rows that are kept together: in a series `BLOCK`, or a twelfth of it if that is less."""
-    return max(1, min(BLOCK, len(rows) // 12)) if rows.series else 1
+def units(rows: Rows) -> Tensor:
+    """The unit of each row, int64 ``[N]`` from 0; rows of one may depend on each other.
+
+    The groups of the data; in a series blocks of `BLOCK` rows, or of a twelfth of it if that is
+    less; else single rows.
+    """
+    if rows.groups is not None:
+        return rows.groups
+    size = max(1, min(BLOCK, len(rows) // 12)) if rows.series else 1
+    return torch.arange(len(rows)) // size
 
 
 def folds(rows: Rows, count: int, *key: int | str) -> Tensor:
-    """A random number below ``count`` for each row, int64 ``[N]``; one for each block of a series.
+    """A random number below ``count`` for each row, int64 ``[N]``, the same within a unit.
 
-    Each number has the same share, to the nearest row or block.
+    Each number has the same share of the units, to the nearest one.
     """
-    size = block(rows)
-    drawn = rng.permutation(-(-len(rows) // size), *key) % count
-    return drawn.repeat_interleave(size)[: len(rows)]
+    own = units(rows)
+    return (rng.permutation(1 + int(own.max()), *key) % count)[own]
 
 
 # --- classes -----------------------------------------------------------------------------------
 
 
-def class_test(train_labels: Tensor, target_labels: Tensor, seed: int) -> float:
-    """P-value of equal class shares: Pearson's statistic, by permutation of rows."""
+def class_test(pair: Pair) -> float:
+    """P-value of equal class shares: Pearson's statistic, by permutation of rows or groups."""
+    assert pair.labels is not None
+    train_labels, target_labels = pair.labels
+    random = np.random.default_rng(rng.derive(pair.seed, "aim", "classes"))
+    if pair.train.groups is not None or pair.target.groups is not None:
+        return _grouped_class_test(pair, random)
     counts = torch.cat([train_labels, target_labels]).bincount()
     of_target = target_labels.bincount(minlength=len(counts))[counts > 0].numpy()
     both = counts[counts > 0].numpy()
-    random = np.random.default_rng(rng.derive(seed, "aim", "classes"))
     expected = both * (of_target.sum() / both.sum())
     drawn = random.multivariate_hypergeometric(
         both, int(of_target.sum()), DRAWS, method="marginals"
@@ -180,6 +193,26 @@ def class_test(train_labels: Tensor, target_labels: Tensor, seed: int) -> float:
     statistic = ((of_target - expected) ** 2 / expected).sum()
     as_far = ((drawn - expected) ** 2 / expected).sum(1) >= statistic * (1 - 1e-9)
     return float((1 + as_far.sum()) / (1 + DRAWS))
+
+
+def _grouped_class_test(pair: Pair, random: np.random.Generator) -> float:
+    assert pair.labels is not None
+    own = [units(pair.train), units(pair.target)]
+    sizes = [1 + int(each.max()) for each in own]
+    labels, unit = torch.cat(pair.labels), torch.cat([own[0], own[1] + sizes[0]])
+    counts = np.zeros((sum(sizes), 1 + int(labels.max())))  # of rows by unit and class
+    np.add.at(counts, (unit.numpy(), labels.numpy()), 1)
+    of_all = counts.sum(0)
+
+    def statistic(kinds: Array) -> float:
+        of_target = kinds @ counts
+        expected = of_all * (of_target.sum() / of_all.sum())
+        return float(((of_target - expected) ** 2 / expected).sum())
+
+    kinds = np.repeat([0.0, 1.0], sizes)
+    observed = statistic(kinds) * (1 - 1e-9)
+    as_far = sum(statistic(random.permutation(kinds)) >= observed for _ in range(DRAWS))
+    return (1 + as_far) / (1 + DRAWS)
 
 
 def class_factor(train_labels: Tensor, target_labels: Tensor) -> Tensor:
@@ -200,8 +233,8 @@ def input_test(pair: Pair, factor: Tensor, rows: Tensor | None = None) -> Differ
     """Whether training rows, weighted by ``factor [N]``, differ from the target given their class.
 
     A classifier is fitted to a half of the target and other training rows, and judged on the rest,
-    at most `TESTED` rows; its AUC is compared with those of permuted kinds, within classes, of
-    blocks in a series. ``rows``: int64, the training rows to use, in random order; by default any.
+    at most `TESTED` rows; its AUC is compared with those of permuted kinds of whole `units`, within
+    classes. ``rows``: int64, the training rows to use, in random order; by default any.
     Random transforms of either alone would be such a difference: the AUC is NaN then, and p 1.
     """
     if pair.train.varies != pair.target.varies:
@@ -209,6 +242,8 @@ def input_test(pair: Pair, factor: Tensor, rows: Tensor | None = None) -> Differ
     fit, judge = pair.halves()
     judge = judge[: TESTED // 2]
     rows = pair.sample if rows is None else rows
+    if pair.train.groups is not None:  # so that rows of one are not both fitted and judged
+        rows = pair.by_unit(rows)
     count = min(TESTED - len(judge), len(rows) // 2)
     held, fitted = rows[:count], rows[count:]
     classifier = Classifier(pair, fitted, fit, factor)
@@ -224,9 +259,9 @@ def input_test(pair: Pair, factor: Tensor, rows: Tensor | None = None) -> Differ
         of_class[of_held.numpy()] = factor[held].numpy()
         weights = of_class[strata]
     blocks = np.arange(len(kinds))
-    if pair.train.series:
-        sizes = block(pair.train), block(pair.target)
-        blocks = np.concatenate([held.numpy() // sizes[0], -1 - judge.numpy() // sizes[1]])
+    if pair.train.series or pair.train.groups is not None or pair.target.groups is not None:
+        parts = units(pair.train)[held], -1 - units(pair.target)[judge]
+        blocks = torch.cat(parts).numpy()
     random = np.random.default_rng(rng.derive(pair.seed, "aim", "permutations"))
     return permutation_test(scores, kinds, weights, strata, blocks, random)
 
@@ -242,7 +277,7 @@ def permutation_test(
     """AUC of ``scores [n]`` for bool ``kinds [n]``, and the share of permutations that reach it.
 
     A row of the kind False counts with its ``weights``. Permuted are the kinds of whole ``blocks``,
-    rows of equal number, within ``strata``, those of a block's first row.
+    within ``strata``, those of a block's first row.
     """
     _, first, unit = np.unique(blocks, return_index=True, return_inverse=True)
     grouped = np.lexsort((np.arange(len(first)), strata[first]))

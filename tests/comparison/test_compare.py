@@ -403,6 +403,18 @@ def test_a_loader_with_its_own_iteration_is_passed_through_or_refused() -> None:
     assert dense["value"] > 0.9  # all labels are 0, in the test loader too
 
 
+def test_test_rows_of_a_group_are_one_number_with_the_same_mean() -> None:
+    grouped = TensorDataset(*small_tasks.TEST.tensors)
+    grouped.groups = [str(row // 5) for row in range(HELD)]  # type: ignore[attr-defined]
+    plain = run(policies=["auto"], seeds=[0])
+    for test in (grouped, DataLoader(grouped, 7, shuffle=True)):
+        report = run(policies=["auto"], seeds=[0], test=test)
+        for each, other in zip(plain.entries, report.entries, strict=True):
+            expected = torch.stack([part.sum() for part in plain.test_rows(each).split(5)])
+            found = report.test_rows(other) * HELD / len(expected)
+            assert found.tolist() == pytest.approx(expected.tolist())
+
+
 class Dice(Sampler):  # type: ignore[type-arg]
     """Rows in an order that depends on nothing else."""
 

@@ -36,17 +36,22 @@ def test_a_gain_is_paired_and_that_of_an_rmse_relative() -> None:
     random = np.random.default_rng(0)
     dense, noise = 100.0 * (random.random(400) < 0.4), random.random(400)
     chosen = np.where(noise < 0.1, 0.0, dense)
-    found, error = forecast.gain(dense, chosen, "points")
+    found, error = forecast.gain(dense, chosen, "points", np.arange(400))
     assert found == pytest.approx((dense - chosen).mean())
     assert error == pytest.approx((dense - chosen).std(ddof=1) / 20)
     squares = random.random((2, 300)) * [[4.0], [1.0]]
-    found, error = forecast.gain(*squares, "% of the RMSE")
+    found, error = forecast.gain(*squares, "% of the RMSE", np.arange(300))
     assert found == pytest.approx(100 * (1 - (squares[1].mean() / squares[0].mean()) ** 0.5))
     draws = []
     for _ in range(2000):  # bootstrap
         rows = random.integers(0, 300, 300)
-        draws.append(forecast.gain(*squares[:, rows], "% of the RMSE")[0])
+        draws.append(forecast.gain(*squares[:, rows], "% of the RMSE", np.arange(300))[0])
     assert error == pytest.approx(np.std(draws), rel=0.1)
+    groups = random.permutation(np.arange(400) % 20)  # 20 rows each: the error is that of 20 means
+    means = np.array([(dense - chosen)[groups == each].mean() for each in range(20)])
+    _, error = forecast.gain(dense, chosen, "points", groups)
+    assert error == pytest.approx(means.std(ddof=1) / 20**0.5)
+    assert forecast.gain(dense, chosen, "points", 0 * groups)[1] == np.inf
 
 
 def regression(rows: int, seed: int, wrong: float) -> TensorDataset:
@@ -178,4 +183,4 @@ def test_a_column_of_integers_beside_tokens_is_no_text() -> None:
 
 
 def test_nothing_can_be_gained_where_no_error_is_left() -> None:
-    assert forecast.gain(np.zeros(9), np.zeros(9), "% of the RMSE") == (0.0, 0.0)
+    assert forecast.gain(np.zeros(9), np.zeros(9), "% of the RMSE", np.arange(9)) == (0.0, 0.0)

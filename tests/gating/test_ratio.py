@@ -76,13 +76,50 @@ def test_classes_are_counted() -> None:
     assert ratio.class_factor(train, target).tolist() == pytest.approx(expected)
 
 
+def labelled(train: torch.Tensor, target: torch.Tensor, groups: int = 0) -> Pair:
+    """Rows with these labels; in ``groups`` of equally many consecutive rows, if any."""
+    parts = [TensorDataset(torch.zeros(len(each), 1), each) for each in (train, target)]
+    for part in parts if groups else ():
+        part.groups = torch.arange(len(part)) * groups // len(part)  # type: ignore[attr-defined]
+    return Pair(*map(Rows, parts))
+
+
+def test_groups_that_have_one_class_each_are_few_draws() -> None:
+    random = np.random.default_rng(0)
+    together, apart = [], []
+    for _ in range(40):
+        labels = (torch.from_numpy(random.integers(0, 3, 10)).repeat_interleave(20) for _ in "ab")
+        train, target = labels
+        together.append(ratio.class_test(labelled(train, target, 10)))
+        apart.append(ratio.class_test(labelled(train, target)))
+    assert sum(p < 0.1 for p in together) <= 10  # expected: 4
+    assert sum(p < 0.1 for p in apart) > 30
+    other = labelled(torch.arange(200) // 20 % 2, 2 + torch.arange(200) // 20 % 2, 10)
+    assert ratio.class_test(other) < 0.001
+
+
+def test_groups_stay_together() -> None:
+    made = labelled(torch.arange(120) % 2, torch.arange(90) % 2, 6)
+    groups, of_target = made.train.groups, made.target.groups
+    assert groups is not None
+    assert of_target is not None
+    for part in made.halves():
+        assert of_target[part].bincount(minlength=6).unique().tolist() == [0, 15]
+        assert len(part) == 45
+    assert len(groups[made.sample].unique_consecutive()) == 6
+    rows = torch.randperm(120, generator=torch.Generator().manual_seed(0))[:50]
+    assert len(groups[made.by_unit(rows)].unique_consecutive()) == 6
+    drawn = ratio.folds(made.train, 3, 0)
+    assert all(len(drawn[groups == group].unique()) == 1 for group in range(6))
+
+
 def test_other_class_shares_are_found_and_equal_ones_are_not() -> None:
     even, tail = torch.arange(400) % 4, (torch.arange(400) % 10 - 5).clamp_min(0)
-    assert ratio.class_test(tail, even, 0) < 0.001
-    assert ratio.class_test(even, even, 0) == 1.0
+    assert ratio.class_test(labelled(tail, even)) < 0.001
+    assert ratio.class_test(labelled(even, even)) == 1.0
     rare = even.clone()
     rare[:12] = 0  # as chance does: 106 or so of 400 instead of 100
-    assert ratio.class_test(even, rare, 0) > 0.1
+    assert ratio.class_test(labelled(even, rare)) > 0.1
 
 
 def test_the_share_of_like_rows_equals_a_literal_reference() -> None:
@@ -259,7 +296,8 @@ def test_short_series_are_divided_into_shorter_blocks(seed: int) -> None:
     parts = ratio.folds(target, 3, seed)
     for half in Pair(target, target, seed).halves():
         assert len(parts[half].unique()) > 1
-    assert ratio.block(Rows(TensorDataset(torch.randn(700, 2, 1), torch.randn(700, 1)))) == 50
+    longer = Rows(TensorDataset(torch.randn(700, 2, 1), torch.randn(700, 1)))
+    assert ratio.units(longer).bincount().tolist() == [50] * 14
 
 
 def test_integers_of_a_small_target_are_the_classes_of_the_training_rows() -> None:

@@ -56,6 +56,9 @@ class Aim(Policy):
     ``astkit.gating.forecast``. Where a test does not tell the training data from the target, or
     where the proxy does not gain, all rows are trained on, as in dense training; unless the targets
     of the rows that would be left out are noise, by which a proxy loses less than a network.
+    Rows that depend on each other, as several of one patient, are a difference only if more groups
+    differ than by chance: give both data sets an attribute ``groups`` with a number or name a row.
+
     Columns of a table without a common range of values, such as dates, are not compared. Training
     rows with random transforms are compared with the transform of the target, where both data sets
     have the attribute ``transform``; otherwise class shares alone are compared.
@@ -183,7 +186,7 @@ def _settled(pair: Pair, unseen: Tensor | None, most: float) -> tuple[Tensor | N
     """Weights, float64 ``[N]`` with mean 1 or ``None`` for all rows, and the forecast."""
     whole = torch.ones(len(pair.train), dtype=torch.float64)
     labels = pair.labels
-    if labels is not None and class_test(*labels, pair.seed) > LEVEL / TESTS:
+    if labels is not None and class_test(pair) > LEVEL / TESTS:
         labels = None  # the classes are as frequent in both
     elif labels is not None and not torch.isin(*labels).any():
         raise ValueError(

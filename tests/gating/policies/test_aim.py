@@ -288,6 +288,28 @@ def test_what_is_missing_is_said() -> None:
 
 
 @pytest.mark.filterwarnings("error")
+def people(count: int, seed: int) -> TensorDataset:
+    """Forty rows of each person, whose inputs and targets are alike."""
+    random = torch.Generator().manual_seed(seed)
+    own = torch.randn(count, 1, 5, generator=random)
+    offset = 2 * torch.randn(count, 1, generator=random)
+    x = own + 0.5 * torch.randn(count, 40, 5, generator=random)
+    y = x.sum(2) + offset + 0.3 * torch.randn(count, 40, generator=random)
+    return TensorDataset(x.flatten(0, 1), y.flatten()[:, None])
+
+
+def test_other_people_are_no_shift_where_it_is_said_whose_rows_they_are() -> None:
+    train, target = people(24, 2), people(6, 3)
+    assert aim.forecast(train, target).power > 0
+    names = [f"person {number}" for number in range(24)]
+    train.groups = [name for name in names for _ in range(40)]  # type: ignore[attr-defined]
+    target.groups = torch.arange(240) // 40  # type: ignore[attr-defined]
+    assert "are like the target" in aim.forecast(train, target).reason
+    target.groups = torch.arange(3)  # type: ignore[attr-defined]
+    with pytest.raises(ValueError, match="groups of the data has 3 entries for 240 rows"):
+        aim.forecast(train, target)
+
+
 def test_a_class_without_a_row_in_the_target_is_still_drawn() -> None:
     """It may be rare there, and counts as half a row."""
     train = classes([760, 100, 40, 10], 0)
