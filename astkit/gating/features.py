@@ -277,8 +277,9 @@ def _divided(batch: Any) -> tuple[Any, Any]:
     """Inputs and targets of a collated batch, detached; single inputs without what holds them."""
     if isinstance(batch, Mapping):
         target = next((batch[name] for name in NAMES if name in batch), None)
-        # masks say which values count, and hold no values
-        parts = [part for name, part in batch.items() if name not in NAMES and not _is_mask(part)]
+        # masks say which values count, and hold no values; others of transformers follow from these
+        names = [name for name in batch if name not in NAMES and not _is_mask(batch[name])]
+        parts = [batch[name] for name in (["input_ids"] if "input_ids" in names else names)]
     elif isinstance(batch, tuple | list) and not isinstance(batch[0], str):
         *parts, target = batch if len(batch) > 1 else (batch[0], None)
     else:

@@ -254,9 +254,11 @@ def _language_model(pair: Pair, fitted: Tensor, y: Tensor) -> Fit:
     assert values is not None
     vocabulary = 1 + max(int(y.max()), int(values.max()))
     kept = max(1, MOST_TOKENS // y.shape[1])
-    contexts, pairs = _hashed(pair.train.inputs(fitted[:kept]), y[:kept])
-    of_target = _hashed(target.inputs(everything), values)
-    counted, judged = (y[:kept] != IGNORED).numpy(), (values != IGNORED).numpy()
+    x, y = _next_tokens(pair.train.inputs(fitted[:kept]), y[:kept])
+    of_x, values = _next_tokens(target.inputs(everything), values)
+    contexts, pairs = _hashed(x, y)
+    of_target = _hashed(of_x, values)
+    counted, judged = (y != IGNORED).numpy(), (values != IGNORED).numpy()
 
     def fit(weights: Array) -> Array:
         each = ((weights / weights.mean())[:kept, None] * counted).ravel()
@@ -273,6 +275,12 @@ def _language_model(pair: Pair, fitted: Tensor, y: Tensor) -> Fit:
         return bits
 
     return fit
+
+
+def _next_tokens(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Tokens and those that follow, ``[n, T]`` each; labels of transformers are the tokens."""
+    labels = bool(((y == x) | (y == IGNORED)).all())
+    return (x[:, :-1], y[:, 1:]) if labels else (x, y)
 
 
 def _hashed(x: Tensor, y: Tensor) -> tuple[Array, Array]:

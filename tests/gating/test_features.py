@@ -42,6 +42,10 @@ PIXELS = torch.arange(2 * 3 * 6 * 6).reshape(2, 3, 6, 6).to(torch.uint8)
         (Items({"text": "one text", "label": 1}, {"text": "another", "label": 0}), TEXTS),
         (TensorDataset(torch.arange(8).reshape(2, 4), torch.arange(8).reshape(2, 4)), TOKENS),
         (Items(*({"tokens": torch.arange(4), "mask": torch.ones(4) > 0, "label": 1},) * 2), TOKENS),
+        (
+            Items(*({"input_ids": torch.arange(4), "attention_mask": torch.ones(4).long()},) * 2),
+            TOKENS,
+        ),
         (TensorDataset(torch.rand(2, 4), torch.rand(2, 1)), TABLE),
         (TensorDataset(torch.rand(2, 4, 3), torch.rand(2)), TABLE),
     ],

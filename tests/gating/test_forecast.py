@@ -153,6 +153,9 @@ def test_the_model_of_tokens_equals_a_literal_one() -> None:
             bits -= math.log2(p) / 6
         expected.append(bits)
     assert fit(weights).tolist() == pytest.approx(expected)
+    labelled = pair(*(TensorDataset(part, part) for part in (train, held)))  # as in transformers
+    fit = forecast._language_model(labelled, torch.arange(40), train)
+    assert fit(weights).tolist() == pytest.approx(expected)
 
 
 def pair_of(x: Tensor, y: Tensor, of_target: int) -> Pair:
