@@ -32,6 +32,7 @@ POWERS = (0.0, 0.5, 1.0)
 ERRORS = 2.0  # standard errors of a gain that is believed
 SKILL = 0.5  # largest skill on rows that teach nothing, as a share of that on the others
 CONTEXTS = 2**22  # buckets of the n-gram model
+WIDE = 64  # outputs of a regression, at most
 MOST_TOKENS = 4_000_000  # to which it is fitted
 PRIOR = 2.0  # observations that the shorter context of the n-gram model counts as
 
@@ -75,15 +76,17 @@ def judge(pair: Pair, weights_of: Callable[[Tensor, Tensor], Tensor]) -> Forecas
     of the target. Each half of the target shapes the weights of proxies that are judged on the
     other. The gain is that of the power 1, or of 0.5 if this is better by a paired standard error;
     if it is less than `ERRORS` of its errors, the power is 0, unless the rows that would be left
-    out `teach_nothing`. Without targets, or with targets of several parts, the power is 1 and the
-    unit is empty.
+    out `teach_nothing`. Without targets that a proxy knows, the power is 1 and the unit is empty.
     """
     fitted = pair.sample
     proxy = _proxy(pair, fitted)
     if proxy is None:
         unknown = "cannot tell, the data have no targets to judge a proxy by"
         if pair.train.targets(fitted[:1]) is not None:
-            unknown = "cannot tell, the targets are not known to be classes: give the data labels"
+            unknown = (
+                "cannot tell, no proxy knows such targets: give one class a row, as labels of the"
+                f" data, or at most {WIDE} decimals"
+            )
         return Forecast(0.0, 0.0, "", 1.0, unknown)
     fit, unit = proxy
     losses: dict[float, list[Array]] = {power: [] for power in POWERS}
@@ -176,7 +179,7 @@ def _proxy(pair: Pair, fitted: Tensor) -> tuple[Fit, str] | None:
     if pair.labels is not None:
         of_train, of_target = pair.labels
         return _classifier(pair, fitted, of_train[fitted].numpy(), of_target.numpy()), "points"
-    if y.is_floating_point() and y[0].numel() <= OUTPUTS:
+    if y.is_floating_point() and y[0].numel() <= WIDE:
         return _regression(pair, fitted, y.reshape(len(y), -1).double().numpy()), "% of the RMSE"
     return None
 
@@ -220,7 +223,7 @@ def _head(x: Matrix) -> Any:
 
 
 def _regression(pair: Pair, fitted: Tensor, y: Array) -> Fit:
-    """Trees for tables, else a linear model, for each output; losses are squared errors."""
+    """Trees for each of few outputs of a table, else a linear model; losses are squared errors."""
     from sklearn.linear_model import Ridge
 
     train, target = pair.train, pair.target
@@ -229,14 +232,19 @@ def _regression(pair: Pair, fitted: Tensor, y: Array) -> Fit:
     of_target, values = target.features(rows), target.targets(rows)
     assert values is not None
     wanted = values.reshape(len(rows), -1).double().numpy()
+    trees = train.kind == TABLE and y.shape[1] <= OUTPUTS
+    if train.kind == TABLE and not trees:
+        x, of_target = finite(x), finite(of_target)
 
     def fit(weights: Array) -> Array:
-        errors = np.zeros(len(rows))
-        for place in range(y.shape[1]):
-            model: Any = LinearThenTrees() if train.kind == TABLE else Ridge(random_state=0)
-            model.fit(x, y[:, place], sample_weight=weights / weights.mean())
+        own, columns = weights / weights.mean(), y.T if trees else [y]
+        predicted = []
+        for column in columns:
+            model: Any = LinearThenTrees() if trees else Ridge(random_state=0)
+            model.fit(x, column, sample_weight=own)
             pair.flops += fit_flops(model, x)
-            errors += (model.predict(of_target) - wanted[:, place]) ** 2 / y.shape[1]
+            predicted.append(model.predict(of_target).reshape(len(rows), -1))
+        errors: Array = ((np.hstack(predicted) - wanted) ** 2).mean(1)
         return errors
 
     return fit

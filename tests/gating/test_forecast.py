@@ -54,17 +54,20 @@ def test_a_gain_is_paired_and_that_of_an_rmse_relative() -> None:
     assert forecast.gain(dense, chosen, "points", 0 * groups)[1] == np.inf
 
 
-def regression(rows: int, seed: int, wrong: float) -> TensorDataset:
-    """A law, and for a share of the rows another one."""
+def regression(rows: int, seed: int, wrong: float, outputs: int = 1) -> TensorDataset:
+    """A law, and for a share of the rows another one; the same for several outputs."""
     random = torch.Generator().manual_seed(seed)
     x = torch.randn(rows, 2, generator=random)
     sign = 1 - 2 * (torch.arange(rows) < wrong * rows).float()
-    return TensorDataset(x, (x.sum(1) * sign + 0.3 * torch.randn(rows, generator=random))[:, None])
+    return TensorDataset(
+        x, (x.sum(1) * sign + 0.3 * torch.randn(rows, generator=random))[:, None].repeat(1, outputs)
+    )
 
 
-def test_weights_that_help_are_taken_and_others_are_not() -> None:
+@pytest.mark.parametrize("outputs", [1, 3, 6])
+def test_weights_that_help_are_taken_and_others_are_not(outputs: int) -> None:
     """The half of the target that shapes weights is never the one that judges them."""
-    two = pair(regression(400, 0, 0.5), regression(200, 1, 0.0))
+    two = pair(regression(400, 0, 0.5, outputs), regression(200, 1, 0.0, outputs))
     asked: list[Tensor] = []
 
     def right(of_target: Tensor, rows: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import ClassVar
 
@@ -11,7 +12,7 @@ from torch import Tensor
 from astkit import rng
 from astkit.datasets.facts import distinct_rows
 from astkit.gating.features import UNKNOWN, Rows
-from astkit.gating.policies.aim import FEWEST, FEWEST_TRAINED, Aim
+from astkit.gating.policies.aim import FEWEST, FEWEST_TRAINED, Aim, Aimed
 from astkit.gating.policies.last_loss import LastLoss, draw_weighted
 from astkit.gating.policy import PolicyCard, RunInfo, Selection, Visit
 
@@ -33,7 +34,7 @@ class Auto(Aim, LastLoss):
     Three questions in this order; no settings.
 
     1. *Are the class shares of the target others? Is the input another, given the class?* Then
-       rows are drawn as by `Aim`, unless its proxy does not gain by it.
+       rows are drawn as by `Aim`, if its proxy gains by it.
     2. *Are labels wrong?* Each sample has a label, and predictions at its latest training step. Of
        the `SURE` * N samples of highest confidence, a share of more than `NOISE` has another label
        than the predicted one. If these labels are random ones, the model finds them no likelier
@@ -92,6 +93,10 @@ class Auto(Aim, LastLoss):
         random = rng.generator(run.seed, "auto", run.epoch, run.round)
         drawn = draw_weighted(weight, len(run.rows), random)
         return Selection(drawn[torch.randperm(len(drawn), generator=random)])
+
+    def _settle(self, choice: Aimed) -> None:
+        judged = bool(choice.forecast.unit)  # else drawing may well be worse
+        super()._settle(choice if judged else replace(choice, weights=None))
 
     def difficulty(self, run: RunInfo) -> float:
         """Exponent of the loss."""

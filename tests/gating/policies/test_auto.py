@@ -180,6 +180,13 @@ def test_the_target_is_asked_first_and_as_aim_does() -> None:
     assert chosen is not None
     assert by_aim is not None
     assert chosen.index.equal(by_aim.index)
+    parts = [
+        TensorDataset(each.tensors[0], torch.zeros(len(each), 2).long())
+        for each in (BALANCED, TAIL)
+    ]
+    unjudged = run_info(*parts, 0, seed=3)  # by a proxy, which does not know such targets
+    assert Aim(seed=3).plan(unjudged) is not None
+    assert Auto(seed=3).plan(unjudged) is None
     few = Subset(BALANCED, range(FEWEST - 1))
     unknown = TensorDataset(torch.zeros(len(TAIL), 1, 1, 1, 1), TAIL.tensors[1])
     for part in ({"target": few}, {"target": None}, {"data": unknown}):
