@@ -644,10 +644,10 @@ class Trainer:
 
     def _features(self, rows: Tensor, of: str = "data") -> Tensor:
         """See `RunInfo.features`."""
-        source, target = self.batches.source if of == "data" else self.validation, self.validation
+        source, target = self.train_data if of == "data" else self.validation, self.validation
         assert source is not None
         if isinstance(source, Loader) and isinstance(target, Loader):
-            source = source.plain()  # augmentation alone would look like a shift
+            source = source.plain().divided()  # augmentation alone would look like a shift
             source.data = read_alike(source.data, target.data)
             source.collate_fn = target.collate_fn
 
@@ -656,4 +656,12 @@ class Trainer:
             return self.scored(batch)
 
         with evaluating(self.model, self.device):
-            return features_of(self.model, map(scored, source.batches(self.epoch, rows)))
+            own = features_of(self.model, map(scored, source.batches(self.epoch, rows)))
+        if self._processes == 1:
+            return own
+        places = torch.arange(len(rows)).split(getattr(source, "batch_size", len(rows)))
+        mine = torch.cat([each[distributed.share(len(each))] for each in places])
+        whole = own.new_empty(len(rows), own.shape[1])
+        for place, part in distributed.gather(mine, own.flatten()):
+            whole[place] = part.reshape(len(place), -1)
+        return whole

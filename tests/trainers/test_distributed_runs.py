@@ -31,6 +31,7 @@ from astkit import distributed as several
 from tests.trainers.worlds import (
     CRITERION,
     Ended,
+    asked,
     built,
     flat,
     gated,
@@ -51,7 +52,7 @@ def everything() -> tuple[Any, ...]:
     """One short run of each kind, for the fast test."""
     planned = trained(InfoBatch(), {"validation": numbers(50, seed=1)})
     after = trained(Gate(0.3, fallback=0), {"dtype": torch.float64, "epochs": 1})
-    return planned, after, looped(CachedLoss(0.5)), gated(Gate(0.3, fallback=0), 8)
+    return planned, after, looped(CachedLoss(0.5)), gated(Gate(0.3, fallback=0), 8), asked()
 
 
 def gradient(found: list[dict[str, Any]], step: int, dtype: torch.dtype) -> Tensor:
@@ -68,10 +69,10 @@ def gradient(found: list[dict[str, Any]], step: int, dtype: torch.dtype) -> Tens
 
 
 def test_two_processes_train_as_one_does() -> None:
-    (plan, gate, loop, loose), *rest = in_world(1, everything)
+    (plan, gate, loop, loose, features), *rest = in_world(1, everything)
     assert not rest
     found = in_world(2, everything)
-    for planned, after, own, light in found:
+    for planned, after, own, light, asked_for in found:
         assert (planned["weights"] - plan["weights"]).abs().max() < 1e-12
         assert planned["validated"] == pytest.approx(plan["validated"], rel=1e-6)
         for part in ("samples", "flops", "flops_dense"):
@@ -82,6 +83,7 @@ def test_two_processes_train_as_one_does() -> None:
         assert (after["weights"] - gate["weights"]).abs().max() < 1e-12
         assert (own - loop).abs().max() < 1e-12
         assert light == loose
+        torch.testing.assert_close(asked_for, features)
     for step, rows in enumerate(plan["rows"]):
         assert joined(planned["rows"][step] for planned, *_ in found) == rows
 

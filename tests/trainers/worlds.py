@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from astkit import Gate, Selection, TrainConfig, indexed
+from astkit import Budget, Gate, Policy, RunInfo, Selection, TrainConfig, indexed
 from astkit import distributed as several
 from tests.trainers.states import RecordedTrainer
 
@@ -169,6 +169,21 @@ def trained(policy: Any, options: dict[str, Any] | None = None) -> dict[str, Any
         "validated": [epoch.get("val_loss") for epoch in history.epochs],
         "spent": trainer.step,
     }
+
+
+class Asking(Policy):
+    """Asks for features of many rows, and of fewer than processes."""
+
+    def plan(self, run: RunInfo) -> None:
+        assert run.features is not None
+        counts = torch.arange(21), torch.tensor([5])
+        self.found = [run.features(rows, of) for rows in counts for of in ("data", "target")]
+
+
+def asked() -> list[Tensor]:
+    policy = Asking()
+    built(policy, validation=numbers(50, seed=1), budget=Budget(steps=1), epochs=None).run()
+    return policy.found
 
 
 def looped(policy: Any) -> Tensor:
