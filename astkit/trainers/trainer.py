@@ -655,7 +655,8 @@ class Trainer:
             self.cost(batch)  # before the pass, whose hidden layer is looked at
             return self.scored(batch)
 
-        with evaluating(self.model, self.device):
+        eager = torch.compiler.set_stance("force_eager")  # compiled, it would ignore hooks
+        with evaluating(self.model, self.device), eager:
             own = features_of(self.model, map(scored, source.batches(self.epoch, rows)))
         if self._processes == 1:
             return own

@@ -232,6 +232,23 @@ def test_features_are_the_last_hidden_layer_the_loss_and_the_entropy(micro_batch
         torch.testing.assert_close(found, torch.cat(expected, 1))
 
 
+def test_a_compiled_model_has_the_same_features(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Looking(Policy):
+        def plan(self, run: Any) -> None:
+            if run.epoch == 1:  # the first one has compiled it
+                found.append(run.features(torch.arange(9), "data"))
+
+    found: list[Tensor] = []
+    real = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda model: real(model, backend="eager"))
+    for compiled in (False, True):
+        with rng.isolated("cpu", 1):
+            model = nn.Sequential(nn.Linear(8, 5), nn.Tanh(), nn.Linear(5, 3))
+        config = TrainConfig(compile=compiled)
+        trainer(model=model, policy=Looking(), epochs=2, config=config).run()
+    torch.testing.assert_close(*found)
+
+
 def dimmed_batch(items: list[Any]) -> Any:
     x, y = default_collate(items)
     return dimmed(x), y
