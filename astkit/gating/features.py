@@ -10,9 +10,11 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import IterableDataset, TensorDataset, default_collate
 
 from astkit import rng
+from astkit.datasets.batch import IGNORED
 from astkit.datasets.facts import NAMES, class_labels, inside, row_groups, varies
 from astkit.datasets.images import Images
 from astkit.datasets.loader import fetch_rows
@@ -106,7 +108,7 @@ class Rows:
     def read(self, rows: Tensor) -> tuple[Any, Any]:
         """Inputs and targets of ``rows``, int64 ``[n]``; targets are ``None`` where there are none.
 
-        Strings come as a list, other parts stacked.
+        Strings come as a list, other parts stacked; tokens of transformers as `_tokenized` says.
         """
         rows = rows if self._numbers is None else self._numbers[rows]
         if self._in_memory:
@@ -118,6 +120,8 @@ class Rows:
                 if not isinstance(text, str):
                     raise ValueError(f"row {row} of the texts is {text!r:.60}: pass strings only")
             return items, None
+        if isinstance(items[0], Mapping) and "input_ids" in items[0]:
+            return _tokenized(items)
         try:
             return _divided(default_collate(items))
         except (RuntimeError, TypeError) as error:
@@ -138,6 +142,9 @@ class Rows:
         parts = [self.read(part)[1] for part in rows.split(CHUNK)]
         if not all(isinstance(part, Tensor) for part in parts):
             return None
+        if parts[0].ndim == 2 and len({part.shape[1] for part in parts}) > 1:
+            longest = max(part.shape[1] for part in parts)
+            parts = [F.pad(part, (0, longest - part.shape[1]), value=IGNORED) for part in parts]
         targets = torch.cat(parts)
         finite = targets.isfinite().reshape(len(targets), -1).all(1)
         if not bool(finite.all()):
@@ -235,23 +242,29 @@ def image_features(images: Tensor) -> tuple[Tensor, float]:
 def token_features(tokens: np.ndarray[Any, Any]) -> Matrix:
     """Counts of hashed runs of 1 to 3 tokens, CSR ``[n, BUCKETS]``, of norm 1 a row.
 
-    ``tokens``: integers ``[n, T]``. Source: hashed n-gram features of Xie et al., "Data selection
-    for language models via importance resampling" (DSIR), NeurIPS 2023.
+    ``tokens``: integers ``[n, T]``, of which negative ones do not count. Source: hashed n-gram
+    features of Xie et al., "Data selection for language models via importance resampling" (DSIR),
+    NeurIPS 2023.
     """
     from scipy.sparse import csr_matrix
 
     n, length = tokens.shape
-    columns = []
+    columns, whole = [], []
     for size in range(1, min(3, length) + 1):
         runs = np.full((n, length - size + 1), size, np.uint64)
+        real = np.ones(runs.shape, bool)
         for place in range(size):
-            runs = mixed(runs + tokens[:, place : length - size + place + 1].astype(np.uint64))
+            part = tokens[:, place : length - size + place + 1]
+            runs = mixed(runs + part.astype(np.uint64))
+            real &= part >= 0
         columns.append((runs % BUCKETS).astype(np.int32))
-    index = np.hstack(columns)
-    starts = np.arange(n + 1) * index.shape[1]
-    counts = csr_matrix((np.ones(index.size, np.float32), index.ravel(), starts), (n, BUCKETS))
+        whole.append(real)
+    index, kept = np.hstack(columns), np.hstack(whole)
+    starts = np.concatenate([[0], kept.sum(1).cumsum()])
+    counts = csr_matrix((np.ones(starts[-1], np.float32), index[kept], starts), (n, BUCKETS))
     counts.sum_duplicates()
-    lengths = np.sqrt(np.add.reduceat(counts.data**2, counts.indptr[:-1]))
+    squares = np.append(counts.data**2, np.float32(0))  # the last row may hold none
+    lengths = np.sqrt(np.add.reduceat(squares, counts.indptr[:-1]))
     counts.data /= np.repeat(lengths, np.diff(counts.indptr))
     return counts
 
@@ -277,9 +290,8 @@ def _divided(batch: Any) -> tuple[Any, Any]:
     """Inputs and targets of a collated batch, detached; single inputs without what holds them."""
     if isinstance(batch, Mapping):
         target = next((batch[name] for name in NAMES if name in batch), None)
-        # masks say which values count, and hold no values; others of transformers follow from these
-        names = [name for name in batch if name not in NAMES and not _is_mask(batch[name])]
-        parts = [batch[name] for name in (["input_ids"] if "input_ids" in names else names)]
+        # masks say which values count, and hold no values
+        parts = [part for name, part in batch.items() if name not in NAMES and not _is_mask(part)]
     elif isinstance(batch, tuple | list) and not isinstance(batch[0], str):
         *parts, target = batch if len(batch) > 1 else (batch[0], None)
     else:
@@ -291,6 +303,28 @@ def _divided(batch: Any) -> tuple[Any, Any]:
     if isinstance(inputs, tuple):
         inputs = list(inputs)
     return inputs, target
+
+
+def _tokenized(items: list[Any]) -> tuple[Tensor, Tensor | None]:
+    """``input_ids`` and targets of rows as transformers take them, of any lengths, ``[n, ...]``.
+
+    Shorter rows end with -1, their targets with `IGNORED`; tokens that the ``attention_mask``
+    leaves out are -1 too.
+    """
+
+    def padded(name: str, value: int) -> Tensor:
+        parts = [torch.as_tensor(item[name]) for item in items]
+        return pad_sequence(parts, batch_first=True, padding_value=value)
+
+    tokens = padded("input_ids", -1)
+    if "attention_mask" in items[0]:
+        tokens = tokens.where(padded("attention_mask", 0) > 0, -1)
+    name = next((name for name in NAMES if name in items[0]), None)
+    if name is None:
+        return tokens, None
+    if torch.as_tensor(items[0][name]).ndim:
+        return tokens, padded(name, IGNORED)
+    return tokens, torch.stack([torch.as_tensor(item[name]) for item in items])
 
 
 def _is_mask(part: Any) -> bool:

@@ -173,8 +173,8 @@ def _proxy(pair: Pair, fitted: Tensor) -> tuple[Fit, str] | None:
     y = train.targets(fitted)
     if y is None or target.targets(torch.arange(1)) is None:
         return None
-    tokens = train.kind == TOKENS and y.shape[1:] == train.inputs(fitted[:1]).shape[1:]
-    if tokens and not y.is_floating_point():
+    x, own = train.read(fitted[:1])
+    if train.kind == TOKENS and own.shape == x.shape and not y.is_floating_point():
         return _language_model(pair, fitted, y), "bits a token"
     if pair.labels is not None:
         of_train, of_target = pair.labels
@@ -287,7 +287,8 @@ def _language_model(pair: Pair, fitted: Tensor, y: Tensor) -> Fit:
 
 def _next_tokens(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """Tokens and those that follow, ``[n, T]`` each; labels of transformers are the tokens."""
-    labels = bool(((y == x) | (y == IGNORED)).all())
+    y = y[:, : x.shape[1]]  # of the longest of more rows
+    labels = bool(((y == x) | (y == IGNORED) | (x < 0)).all())
     return (x[:, :-1], y[:, 1:]) if labels else (x, y)
 
 

@@ -106,6 +106,34 @@ def test_tokens_are_counted_in_runs() -> None:
     assert shared == pytest.approx((2 + 2 + 2) / (15 * 9) ** 0.5)
 
 
+def test_rows_of_transformers_may_have_any_length_and_masks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ids = [[5, 6, 5, 6], [1, 1], [7]]
+    rows = Rows([{"input_ids": row, "labels": row} for row in ids])
+    assert rows.kind == TOKENS
+    tokens, labels = rows.read(torch.arange(3))
+    assert tokens.tolist() == [[5, 6, 5, 6], [1, 1, -1, -1], [7, -1, -1, -1]]
+    assert labels.equal(tokens.where(tokens >= 0, -100))
+    assert rows.targets(torch.tensor([1, 2])).tolist() == [[1, 1], [7, -100]]
+    found = rows.features(torch.arange(3)).toarray()
+    for row, own in zip(ids, found, strict=True):
+        assert own == pytest.approx(features.token_features(np.array([row])).toarray()[0])
+    longer = [row + [0] * (6 - len(row)) for row in ids]
+    real = [[1] * len(row) + [0] * (6 - len(row)) for row in ids]
+    items = [
+        {"label": 2, "input_ids": torch.tensor(row), "attention_mask": torch.tensor(mask)}
+        for row, mask in zip(longer, real, strict=True)
+    ]
+    masked = Rows(items)
+    assert (masked.features(torch.arange(3)) != rows.features(torch.arange(3))).nnz == 0
+    assert masked.targets(torch.arange(3)).tolist() == [2, 2, 2]
+    monkeypatch.setattr(features, "CHUNK", 2)
+    assert rows.targets(torch.arange(3)).equal(labels)
+    empty = features.token_features(np.array([[3, 4], [-1, -1]])).toarray()
+    assert np.allclose((empty**2).sum(1), [1, 0])
+
+
 def test_what_has_no_features_needs_a_function() -> None:
     graphs = TensorDataset(torch.rand(4, 2, 2, 2, 2))
     with pytest.raises(ValueError, match=r"no features are known .* \[2, 2, 2, 2\] a row: pass"):
