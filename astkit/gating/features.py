@@ -38,7 +38,8 @@ class Rows:
 
     The kind of the inputs follows from their type and shape, and with it their features:
 
-    - float ``[F]`` or ``[T, F]``: a table, or series; the columns themselves;
+    - float ``[F]`` or ``[T, F]``: a table, or series; the columns themselves. So are several inputs
+      of numbers or vectors, one of them float, such as columns by name or categories beside them;
     - ``[C, H, W]``: `image_features`;
     - strings: counts of hashed words and pairs of words (scikit-learn's HashingVectorizer);
     - integers ``[T]``: counts of hashed n-grams, see `token_features`.
@@ -108,8 +109,13 @@ class Rows:
     def read(self, rows: Tensor) -> tuple[Any, Any]:
         """Inputs and targets of ``rows``, int64 ``[n]``; targets are ``None`` where there are none.
 
-        Strings come as a list, other parts stacked; tokens of transformers as `_tokenized` says.
+        Strings come as a list, other parts stacked; tokens of transformers as `_tokenized` says,
+        columns of a table together, unless the user's function has to tell them apart.
         """
+        inputs, targets = self._read(rows)
+        return _columns(inputs) if self._features is None else inputs, targets
+
+    def _read(self, rows: Tensor) -> tuple[Any, Any]:
         rows = rows if self._numbers is None else self._numbers[rows]
         if self._in_memory:
             return _divided(self._data[rows])
@@ -303,6 +309,15 @@ def _divided(batch: Any) -> tuple[Any, Any]:
     if isinstance(inputs, tuple):
         inputs = list(inputs)
     return inputs, target
+
+
+def _columns(inputs: Any) -> Any:
+    """Several numbers or vectors a row as one, ``[n, F]``, unless all are integers, as tokens."""
+    parts = inputs if isinstance(inputs, list) else []
+    numbers = all(isinstance(part, Tensor) and part.ndim < 3 for part in parts)
+    if not parts or not numbers or not any(part.is_floating_point() for part in parts):
+        return inputs
+    return torch.cat([part.reshape(len(part), -1).float() for part in parts], 1)
 
 
 def _tokenized(items: list[Any]) -> tuple[Tensor, Tensor | None]:

@@ -48,6 +48,8 @@ PIXELS = torch.arange(2 * 3 * 6 * 6).reshape(2, 3, 6, 6).to(torch.uint8)
         ),
         (TensorDataset(torch.rand(2, 4), torch.rand(2, 1)), TABLE),
         (TensorDataset(torch.rand(2, 4, 3), torch.rand(2)), TABLE),
+        (TensorDataset(torch.rand(2, 4), torch.arange(4).reshape(2, 2), torch.rand(2)), TABLE),
+        (Items(*({"age": 7, "height": 1.5 + row, "label": row} for row in range(2))), TABLE),
     ],
 )
 def test_the_kind_follows_from_type_and_shape(data: Any, kind: str) -> None:
