@@ -33,7 +33,13 @@ from astkit.trainers.checkpoint import Checkpoints
 from astkit.trainers.config import Budget, TrainConfig, check_types, choose_device
 from astkit.trainers.evaluation import Evaluation, Measured, Metrics, as_metrics, check_undivided
 from astkit.trainers.fingerprint import check_same, describe, describe_weights, first_batch
-from astkit.trainers.first_batch import ScoredData, features_of, sampled_rows, takes_classes
+from astkit.trainers.first_batch import (
+    ScoredData,
+    features_of,
+    of_all_processes,
+    sampled_rows,
+    takes_classes,
+)
 from astkit.trainers.history import Event, History, Observer, Reports, Steering, StepRecord
 from astkit.trainers.limits import TIME_BUDGET, TimeIsUp, interrupt_held, time_is_up
 from astkit.trainers.optimisation import Optimisation
@@ -658,11 +664,4 @@ class Trainer:
         eager = torch.compiler.set_stance("force_eager")  # compiled, it would ignore hooks
         with evaluating(self.model, self.device), eager:
             own = features_of(self.model, map(scored, source.batches(self.epoch, rows)))
-        if self._processes == 1:
-            return own
-        places = torch.arange(len(rows)).split(getattr(source, "batch_size", len(rows)))
-        mine = torch.cat([each[distributed.share(len(each))] for each in places])
-        whole = own.new_empty(len(rows), own.shape[1])
-        for place, part in distributed.gather(mine, own.flatten()):
-            whole[place] = part.reshape(len(place), -1)
-        return whole
+        return own if self._processes == 1 else of_all_processes(own, len(rows), source)
