@@ -648,14 +648,23 @@ class Trainer:
         for name in STATEFUL:
             getattr(self, name).load_state_dict(state[name])
 
+    @cached_property
+    def _data_alike(self) -> Any:
+        """The training data as they are compared with the validation data."""
+        source, target = self.train_data, self.validation
+        assert isinstance(source, Loader)
+        assert isinstance(target, Loader)
+        return read_alike(source.data, target.data)
+
     def _features(self, rows: Tensor, of: str = "data") -> Tensor:
         """See `RunInfo.features`."""
         source, target = self.train_data if of == "data" else self.validation, self.validation
         assert source is not None
         if isinstance(source, Loader) and isinstance(target, Loader):
             source = source.plain().divided()  # augmentation alone would look like a shift
-            source.data = read_alike(source.data, target.data)
             source.collate_fn = target.collate_fn
+            if of == "data":
+                source.data = self._data_alike
 
         def scored(batch: Batch) -> Scored:
             self.cost(batch)  # before the pass, whose hidden layer is looked at
