@@ -30,9 +30,8 @@ docs: $(READY) ## build the site, which works offline, in out/site/html
 	@$(BIN)/sphinx-build -M html . out/site -c docs -q -W --keep-going
 	@echo "open out/site/html/index.html"
 
-pages: $(READY) ## write docs/policies.md and docs/surface.md anew
+pages: $(READY) ## write docs/policies.md anew
 	@$(BIN)/python -m tests.benchmarks.policies
-	@$(BIN)/python -m tests.benchmarks.surface
 
 peers: .venv-peers/.ready ## time a training step beside other libraries, in an environment of its own
 	@.venv-peers/bin/python -m tests.benchmarks.speed --peers

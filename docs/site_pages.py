@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import base64
 import importlib
 import inspect
@@ -9,6 +10,7 @@ import io
 import json
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +22,8 @@ from astkit.comparison.statistics import DENSE
 from astkit.files import read_json
 from astkit.names import PUBLIC, REGISTRIES, resolve
 from tests.benchmarks import policies as policies_page
-from tests.benchmarks.bench import markdown
+from tests.benchmarks.bench import markdown, one_line, summary
 from tests.benchmarks.gain import parsed
-from tests.benchmarks.surface import PACKAGES, alias, exported, summary
 
 ROOT = Path(__file__).resolve().parents[1]
 ROOT_PAGES = ["CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"]
@@ -40,6 +41,16 @@ HOUSE: tuple[dict[str, str], ...] = (
     {"ground": "names, files, random numbers, models"},
 )
 """Parts of the package and their jobs; each imports from rows below its own only."""
+PACKAGES = (
+    "gating",
+    "trainers",
+    "profiling",
+    "datasets",
+    "widgets",
+    "systems.lattice",
+    "systems.automaton",
+    "runs",
+)
 CARD = {
     "Source": "source",
     "Cost of skipped samples": "cost",
@@ -66,7 +77,7 @@ def write(folder: Path) -> None:
 
 
 def names() -> dict[str, list[tuple[str, str, Any]]]:
-    """By section, as on docs/surface.md: name, path under which it is documented, object.
+    """By section: name, path under which it is documented, object.
 
     Each object has one path: ``astkit.X``, else that of its package, else that of its module.
     """
@@ -90,6 +101,23 @@ def names() -> dict[str, list[tuple[str, str, Any]]]:
         for name in sorted(table):
             add(f"by name: {kind}", name, table[name].replace(":", "."), resolve(kind, name))
     return sections
+
+
+def exported(package: str) -> list[str]:
+    """The names that a part of astkit exports: those of its ``__init__``, without modules."""
+    held = vars(importlib.import_module(f"astkit.{package}"))
+    return sorted(n for n, each in held.items() if n[0] != "_" and not inspect.ismodule(each))
+
+
+def alias(package: str, name: str) -> str:
+    """The text below an assignment to ``name`` in a module of ``package``, on one line."""
+    for path in (ROOT / "astkit" / package).glob("*.py"):
+        body = ast.parse(path.read_text(encoding="utf-8")).body
+        for node, below in pairwise(body):
+            named = isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name
+            if named and isinstance(below, ast.Expr):
+                return one_line(ast.literal_eval(below.value))
+    return ""
 
 
 def line(found: Any) -> str:

@@ -29,7 +29,7 @@ from astkit.names import PUBLIC, REGISTRIES
 from astkit.profiling import EnergyMeter
 from astkit.systems.lattice.model import LatticeConfig
 from astkit.widgets import plots
-from tests.benchmarks import policies, surface
+from tests.benchmarks import policies
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -83,7 +83,7 @@ def test_every_page_is_in_a_table_of_contents_and_every_entry_exists(
     assert [name for name in files if not (ROOT / f"{name[1:]}.md").is_file()] == []
 
 
-def test_every_public_name_is_documented_once(generated: dict[str, str]) -> None:
+def test_every_public_name_is_documented_once(site: ModuleType, generated: dict[str, str]) -> None:
     texts = [*generated.values(), (DOCS / "types.rst").read_text("utf-8")]
     described = Counter(DIRECTIVE.findall("\n".join(texts)))
     assert [path for path, count in described.items() if count > 1] == []
@@ -94,8 +94,8 @@ def test_every_public_name_is_documented_once(generated: dict[str, str]) -> None
     objects = {id(pkgutil.resolve_name(path)) for path in paths}
     linked = dict(re.findall(r"\{py:obj\}`(\S+) <(\S+)>`", "\n".join(texts)))
     public = {f"astkit.{name}": name for name in PUBLIC}
-    for package in surface.PACKAGES:
-        public |= {f"astkit.{package}.{name}": name for name in surface.exported(package)}
+    for package in site.PACKAGES:
+        public |= {f"astkit.{package}.{name}": name for name in site.exported(package)}
     for table in REGISTRIES.values():
         public |= {path: name for name, path in table.items()}
     missing = [

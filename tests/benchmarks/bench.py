@@ -136,3 +136,13 @@ def markdown(table: pd.DataFrame) -> str:
     head = [str(name) for name in flat.columns]
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def summary(value: Any) -> str:
+    """The first sentence of a docstring, on one line of a table."""
+    return one_line(getattr(value, "__doc__", ""))
+
+
+def one_line(text: str | None) -> str:
+    """The first paragraph of ``text`` on one line of a table."""
+    return " ".join((text or "").split("\n\n")[0].split()).replace("|", "\\|")

@@ -25,9 +25,8 @@ from astkit.comparison import verdict
 from astkit.comparison.statistics import DENSE
 from astkit.files import read_json, write_atomic
 from astkit.names import REGISTRIES, resolve
-from tests.benchmarks.bench import HERE, ROOT, markdown
+from tests.benchmarks.bench import HERE, ROOT, markdown, summary
 from tests.benchmarks.gain import parsed
-from tests.benchmarks.surface import summary
 
 PAGE = ROOT / "docs" / "policies.md"
 ENTRIES = ROOT / "notebooks" / "results" / "06_policies.json"

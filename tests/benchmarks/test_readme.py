@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from astkit.files import read_json
-from tests.benchmarks import bench, figures, policies, readme, surface
+from tests.benchmarks import bench, figures, policies, readme
 from tests.benchmarks.figures import NOT_RUN
 
 TEXTS = {name: (bench.ROOT / name).read_text() for name in readme.FILES}
@@ -21,10 +21,9 @@ def test_the_tables_are_what_the_committed_results_make_of_them(name: str) -> No
     assert text.count("<!-- end -->") == len(readme.FILES[name])
 
 
-def test_the_pages_of_names_and_policies_are_up_to_date() -> None:
-    made = {surface: surface.page(), policies: policies.page(read_json(policies.ENTRIES))}
-    for module, page in made.items():
-        assert module.PAGE.read_text("utf-8") == page, f"run: python -m {module.__name__}"
+def test_the_page_of_policies_is_up_to_date() -> None:
+    page = policies.page(read_json(policies.ENTRIES))
+    assert policies.PAGE.read_text("utf-8") == page, "run: python -m tests.benchmarks.policies"
 
 
 def test_only_named_results_have_local_changes() -> None:
