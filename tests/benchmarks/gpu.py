@@ -1,12 +1,14 @@
 """Measurements that need a GPU: `python -m tests.benchmarks.gpu --out FILE` writes one JSON.
 
-Does training make the host wait, what does a step cost over a raw loop, what do bf16 and
-torch.compile gain, how many joules does a gate save, and what does the original's loop cost. A part
-that fails is recorded with its error, and the others go on.
+What does a step cost with batches of several sizes, dense and gated, plain and with the fast
+settings, beside a raw loop; how many joules does a gate save; does training make the host wait; and
+what does the original's loop cost. The file is written after each part, the most telling first; a
+part that fails is recorded with its error, and none begins after `LIMIT_S` less its own estimate.
 """
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,24 +16,47 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.profiler import ProfilerActivity, profile
 
 from astkit import models
 from astkit.datasets import Loader
 from astkit.files import write_json
+from astkit.gating import Gate
 from astkit.profiling import EnergyMeter, interleaved
 from astkit.profiling.ledger import synchronizer
 from astkit.stamp import describe, stamp
 from astkit.trainers import SampleBySampleTrainer, TrainConfig, Trainer
 from tests.benchmarks import bench, speed
 from tests.benchmarks.bench import BATCH, ENDLESS, advance
+from tests.benchmarks.gain import resnet
 from tests.benchmarks.measure import STATS, original_gate, synthetic
 
 Part = dict[str, Any]
 WARMUP, STEPS, ROUNDS, RATE = 20, 40, 21, 0.25
-STRETCHES, STRETCH_S = 4, 2.6  # the meter asks for 2.5 s each, and 10 s together
-EPOCH = 50_000 // BATCH  # batches of CIFAR-10
+STRETCHES, STRETCH_S = 5, 3.0  # the meter asks for 2.5 s each, and 10 s together
+ROWS = 50_000  # of an epoch, as CIFAR-10 has
+EPOCH = ROWS // BATCH
+RATIOS = (
+    ("dense", "raw"),
+    ("gate", "raw gate"),
+    ("dense", "dense, fast"),
+    ("gate", "dense"),
+    ("gate, fast", "dense, fast"),
+)
 POLICIES = {"dense": None, "top_k": {"name": "gate", "target_rate": RATE, "controller": "top_k"}}
 FAST: dict[str, Any] = {"precision": "bf16", "channels_last": True, "compile": True}
+GATE_RATE, WINDOWS, WINDOW_S, PROFILED = 0.1, 15, 0.3, 10
+LIMIT_S = 540.0
+DEVICE = torch.device("cuda")
+
+
+def network(name: str) -> nn.Module:
+    """A network for images of 3x32x32."""
+    if name == "resnet9":
+        return resnet(3, 10)
+    return models.build(name, (3, 32, 32), 10)
 
 
 def training(
@@ -39,14 +64,94 @@ def training(
     batches: int,
     name: str = "simple_cnn",
     make: Callable[..., Any] = Trainer,
+    size: int = BATCH,
     **settings: Any,
 ) -> Any:
     """A trainer of a network on noise that lies on the GPU; it reports once in 1,000 batches."""
-    data = synthetic(batches * BATCH)
-    loader = Loader(data, BATCH, normalize=STATS, resident=True)
+    loader = Loader(synthetic(batches * size), size, normalize=STATS, resident=True)
     config = TrainConfig(report_every=1000, **settings)
-    model = models.build(name, data.shape, data.num_classes)
-    return make(model, loader, policy=policy, budget=ENDLESS, config=config, device="cuda")
+    return make(network(name), loader, policy=policy, budget=ENDLESS, config=config, device=DEVICE)
+
+
+def raw(name: str, size: int, rate: float = 1.0) -> Iterator[None]:
+    """A plain training loop on the same data; below a ``rate`` of 1 with a gate by loss."""
+    data = synthetic(ROWS // size * size)
+    images, labels = data.images.to(DEVICE), data.labels.to(DEVICE)
+    mean, std = (torch.tensor(each, device=DEVICE).view(3, 1, 1) for each in STATS)
+    model, kept = network(name).to(DEVICE), round(rate * size)
+    parameters = list(model.parameters())
+    adamw = torch.optim.AdamW(parameters, lr=1e-3, fused=True)
+    while True:
+        for rows in torch.randperm(len(labels)).to(DEVICE).split(size):
+            x, y = (images[rows].float() / 255 - mean) / std, labels[rows]
+            if kept < size:
+                with torch.no_grad():
+                    losses = F.cross_entropy(model(x), y, reduction="none")
+                few = losses.topk(kept).indices
+                x, y = x[few], y[few]
+            adamw.zero_grad(set_to_none=True)
+            F.cross_entropy(model(x), y).backward()
+            nn.utils.clip_grad_norm_(parameters, 1.0)
+            adamw.step()
+            yield
+
+
+def top_k() -> Gate:
+    """The gate of the tables: its largest tenth by loss, without a wait."""
+    return Gate(GATE_RATE, controller="top_k")
+
+
+def arms(name: str, size: int) -> dict[str, Iterator[Any]]:
+    """Endless steps of each way of training."""
+    ways: dict[str, tuple[Any, dict[str, Any]]] = {
+        "dense": (None, {}),
+        "dense, fast": (None, FAST),
+        "gate": (top_k(), {}),
+        "gate, fast": (top_k(), FAST),
+    }
+    steps: dict[str, Iterator[Any]] = {
+        "raw": raw(name, size),
+        "raw gate": raw(name, size, GATE_RATE),
+    }
+    for way, (policy, settings) in ways.items():
+        trainer = training(policy, ROWS // size, name, size=size, **settings)
+        steps[way] = (each for each in trainer.steps() if each.phase == "train")
+    return steps
+
+
+def kernel_seconds(steps: Iterator[Any]) -> float:
+    """Seconds a step in which the GPU computes, by torch's profiler."""
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        advance(steps, PROFILED)
+        torch.cuda.synchronize()
+    events = profiler.key_averages()
+    return sum(event.self_device_time_total for event in events) / 1e6 / PROFILED
+
+
+def steps_of(name: str, size: int) -> Part:
+    """Seconds of a step of each arm, in windows of `WINDOW_S` that take turns."""
+    windows, counts, found = {}, {}, arms(name, size)
+    for way, steps in found.items():
+        advance(steps, WARMUP)
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        advance(steps, WARMUP)
+        torch.cuda.synchronize()
+        taken = (time.perf_counter() - start) / WARMUP
+        counts[way] = max(1, round(WINDOW_S / taken))
+        windows[way] = partial(advance, steps, counts[way])
+    times = interleaved(windows, rounds=WINDOWS, warmup=1, synchronize=synchronizer(DEVICE))
+    seconds = {way: [s / counts[way] for s in times.seconds[way]] for way in windows}
+    medians = {way: statistics.median(values) for way, values in seconds.items()}
+    busy = {way: kernel_seconds(found[way]) / medians[way] for way in ("dense", "gate", "raw")}
+    ratios = {}
+    for above, below in RATIOS:
+        pairs = zip(seconds[above], seconds[below], strict=True)
+        ratios[f"{above} / {below}"] = bench.figure(
+            f"{name}, {size}: {above} / {below}", [a / b for a, b in pairs], "seconds of a step"
+        )
+    return {"seconds": medians, "ratios": ratios, "busy": busy}
 
 
 @contextmanager
@@ -97,22 +202,30 @@ def half_and_compiled(rounds: int = ROUNDS) -> Part:
     return {"fp32_over_fast": ratios, "table": times.table(), "losses": losses}
 
 
-def joules(name: str) -> Part:
-    """Joules of a batch, read from the counter of the board, in stretches that take turns."""
-    meter = EnergyMeter("cuda")
-    ways = {"dense": None, "gate": original_gate()}
-    runs = {way: training(policy, EPOCH, name).steps() for way, policy in ways.items()}
-    steps = dict.fromkeys(ways, 0)
-    for way in list(ways) * STRETCHES:
+def joules(name: str, size: int = BATCH, fast: bool = False) -> Part:
+    """Joules of a batch, read from the counter of the board, in stretches that take turns.
+
+    At `BATCH` rows the gate is the original's, else the one of `steps_of`.
+    """
+    meter, settings = EnergyMeter("cuda"), FAST if fast else {}
+    gate = original_gate() if size == BATCH else top_k()
+    runs = {
+        way: training(policy, ROWS // size, name, size=size, **settings).steps()
+        for way, policy in (("dense", None), ("gate", gate))
+    }
+    steps = dict.fromkeys(runs, 0)
+    for way in runs:
+        advance(runs[way], WARMUP)
+    for way in list(runs) * STRETCHES:
         advance(runs[way], WARMUP)
         torch.cuda.synchronize()
         start = time.perf_counter()
         with meter.window(way):
             while time.perf_counter() - start < STRETCH_S:
                 advance(runs[way], 10)
+                torch.cuda.synchronize()  # else steps would queue beyond the window
                 steps[way] += 10
-            torch.cuda.synchronize()
-    readings = {way: meter.reading(way) for way in ways}
+    readings = {way: meter.reading(way) for way in runs}
     batch = {}
     for way, reading in readings.items():
         if reading.joules is None:
@@ -149,24 +262,52 @@ def attempt(part: Callable[[], Part]) -> Part:
 
 def main(arguments: list[str] | None = None) -> None:
     """Measure every part and write the results after each of them."""
-    asked = bench.options(main.__doc__, None, arguments, rounds=ROUNDS)
+    asked = bench.options(main.__doc__, None, arguments, rounds=ROUNDS, parts=[*PARTS])
     if not torch.cuda.is_available():
         raise SystemExit("not run: torch sees no CUDA GPU")
     command = f"python -m tests.benchmarks.gpu --rounds {asked.rounds}"
     content: Part = {"command": command, "stamp": stamp(), "parts": {}}
     print(describe(content["stamp"]))
-    parts: dict[str, Callable[[], Part]] = {
-        "waits": waits,
-        "overhead": partial(overhead, asked.rounds),
-        "half_and_compiled": partial(half_and_compiled, asked.rounds),
-        "by_sample": partial(by_sample, asked.rounds),
-        "joules, simple_cnn": partial(joules, "simple_cnn"),
-        "joules, simplified_vit": partial(joules, "simplified_vit"),
-    }
-    for name, part in parts.items():
-        found = content["parts"][name] = attempt(part)
+    start = time.perf_counter()
+    for name in asked.parts:
+        part, estimate = PARTS[name]
+        if time.perf_counter() - start + estimate > LIMIT_S:
+            print(f"{name}: not begun, since it could pass {LIMIT_S:g} s", flush=True)
+            continue
+        with_rounds = partial(part, asked.rounds) if part in WITH_ROUNDS else part
+        found = content["parts"][name] = attempt(with_rounds)
         print(f"{name}: {found.get('error', 'done')} ({found['part_seconds']:.1f} s)", flush=True)
         write_json(asked.out, content)
+        torch.cuda.empty_cache()
+
+
+PARTS: dict[str, tuple[Callable[..., Part], float]] = {
+    **{
+        f"steps, {name}, {size}": (partial(steps_of, name, size), 60.0)
+        for name, size in (
+            ("simplified_vit", 512),
+            ("resnet9", 512),
+            ("simplified_vit", 2048),
+            ("resnet9", 2048),
+        )
+    },
+    **{
+        f"joules, {name}, 512": (partial(joules, name, 512, fast=True), 50.0)
+        for name in ("simplified_vit", "resnet9")
+    },
+    **{
+        f"steps, {name}, {BATCH}": (partial(steps_of, name, BATCH), 50.0)
+        for name in ("simplified_vit", "resnet9", "simple_cnn")
+    },
+    "waits": (waits, 10.0),
+    "overhead": (overhead, 40.0),
+    "half_and_compiled": (half_and_compiled, 60.0),
+    "by_sample": (by_sample, 40.0),
+    "joules, simple_cnn": (partial(joules, "simple_cnn"), 40.0),
+    "joules, simplified_vit": (partial(joules, "simplified_vit"), 40.0),
+}
+"""Each part with the seconds that it may take; the first ones are the most telling."""
+WITH_ROUNDS = (overhead, half_and_compiled, by_sample)
 
 
 if __name__ == "__main__":
