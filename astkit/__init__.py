@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from astkit.names import PUBLIC, REMOVED
+from astkit.names import PUBLIC
 
 if TYPE_CHECKING:
     from astkit.comparison.compare import compare as compare
@@ -59,8 +59,7 @@ __version__ = "0.3.0"
 
 def __getattr__(name: str) -> Any:
     if name not in PUBLIC:
-        remedy = f" (gone since 0.3): {REMOVED[name]}" if name in REMOVED else ""
-        raise AttributeError(f"module 'astkit' has no attribute {name!r}{remedy}")
+        raise AttributeError(f"module 'astkit' has no attribute {name!r}")
     return getattr(import_module(PUBLIC[name]), name)
 
 

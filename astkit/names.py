@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
@@ -111,35 +110,6 @@ REGISTRIES: dict[str, dict[str, str]] = {
 for _place in REGISTRIES["policy"].values():
     _module, _, _name = _place.partition(":")
     PUBLIC[_name] = _module
-
-REMOVED = {
-    "step": "the policy determines the step; override Trainer.train_batch for another",
-    "evaluator": "override Trainer.evaluate",
-    "costs": "override Trainer.count_flops",
-    "switch_off": "selection stays on; compare reports the break-even rate",
-    "metrics_every": "use report_every",
-    "attention": "run the training in torch.nn.attention.sdpa_kernel(...)",
-    "activation_checkpointing": "use torch.utils.checkpoint in the model's forward",
-    "allocator": "use keep_memory=True",
-    "prefetch": "use a Loader with num_workers",
-    "fused": "AdamW is fused where the device can",
-    "GatedStep": "pass policy=... to Trainer",
-    "DenseStep": "Trainer without a policy trains on all rows",
-    "SampleStep": "use SampleBySampleTrainer",
-    "DeviceGate": 'use Gate(controller="top_k")',
-    "LiveBoard": "use Dashboard",
-    "dataset": "pass the parts of a task: compare(**astkit.tasks.task(name))",
-    "jobs": "runs take turns, so that their seconds can be compared",
-    "minutes": "give seeds; with out, the same call with more seeds adds them",
-}
-"""Arguments and names of astkit 0.2 that are gone, and what to use in their place."""
-
-
-def refuse_removed(place: str, removed: Mapping[str, Any]) -> None:
-    """Raise ``TypeError`` for unexpected arguments of ``place``, with the remedy where known."""
-    for name in removed:
-        remedy = f" (gone since 0.3): {REMOVED[name]}" if name in REMOVED else ""
-        raise TypeError(f"{place} has no argument {name!r}{remedy}")
 
 
 def resolve(kind: str, name: str) -> Any:

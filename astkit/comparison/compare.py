@@ -26,7 +26,7 @@ from astkit.comparison.training import RECORDS, Chosen, Method, Task
 from astkit.gating.controllers import ABOVE_0, check_number
 from astkit.gating.losses import Criterion
 from astkit.gating.policy import Policy, as_policy
-from astkit.names import REGISTRIES, refuse_removed
+from astkit.names import REGISTRIES
 from astkit.trainers import Budget, TrainConfig
 from astkit.trainers.config import check_types
 from astkit.trainers.evaluation import Metrics, as_metrics
@@ -51,7 +51,6 @@ def compare(
     smallest_gain: float | None = None,
     check_baseline: bool = True,
     device: str = "auto",
-    **removed: Any,
 ) -> Comparison:
     """Compare policies with dense training and random selection at equal FLOPs.
 
@@ -95,7 +94,6 @@ def compare(
     Raises ``ValueError`` for invalid arguments, for a folder with results of other settings, and
     for one in use by another process; ``FloatingPointError`` if dense training diverges.
     """
-    refuse_removed("compare", removed)
     values = {
         "make_model": make_model,
         "train": train,

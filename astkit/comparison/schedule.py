@@ -193,11 +193,6 @@ class Schedule:
         path = self.folder / SETTINGS
         then = read_json(path, policies=dict)
         if then:
-            if "settings" not in then:
-                raise ValueError(
-                    f"{self.folder} holds a comparison of astkit 0.2, which this version cannot"
-                    " continue: choose another folder"
-                )
             before = then.pop("policies")
             then.pop("seed", None)
             check_same(then, now, f"out is {self.folder}, which")

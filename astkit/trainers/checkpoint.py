@@ -85,19 +85,14 @@ class Checkpoints:
     def open(self, resume: bool) -> tuple[Path, dict[str, Any]] | None:
         """Load the newest valid checkpoint; ``None`` for a new run.
 
-        Raises ``ValueError`` if checkpoints exist and ``resume`` is false, if all are damaged, if
-        they are of an older version, and if the folder is in use.
+        Raises ``ValueError`` if checkpoints exist and ``resume`` is false, if all are damaged, and
+        if the folder is in use.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         self._lock = FileLock(self.folder / ".lock", thread_local=False)
         self._acquire()
         try:
             paths = listed(self.folder)
-            if not paths and any(self.folder.glob("*_step*_*.safetensors*")):
-                raise ValueError(
-                    f"{self.folder} holds checkpoints of astkit 0.2, which this version cannot"
-                    " read: choose another folder"
-                )
             self._number = 1 + max(map(_number, paths), default=0)
             if paths and not resume:
                 raise ValueError(

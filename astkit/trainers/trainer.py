@@ -24,7 +24,6 @@ from astkit.datasets.foreign import drawn_alike, is_dataset, opened
 from astkit.gating.losses import Criterion, cross_entropy_rows, token_losses
 from astkit.gating.policy import Policy, as_policy, overrides
 from astkit.gating.selection import Scored, evaluating
-from astkit.names import refuse_removed
 from astkit.profiling.energy import EnergyMeter
 from astkit.profiling.flops import BatchFlops, FlopCache, count_flops, shape_of
 from astkit.profiling.ledger import Ledger, synchronizer
@@ -106,9 +105,7 @@ class Trainer:
         device: str | torch.device = "auto",
         checkpoints: Checkpoints | str | os.PathLike[str] | None = None,
         resume: bool = False,
-        **removed: Any,
     ) -> None:
-        refuse_removed("Trainer", removed)
         check_types(
             model=(model, nn.Module),
             optimizer=(optimizer, Optimizer | None),

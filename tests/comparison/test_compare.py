@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, Sampler, Subset, SubsetRandomSampler, TensorDataset
 
-import astkit
 from astkit import Budget, Comparison, Gate, InfoBatch, Metric, Policy, Selection, TrainConfig
 from astkit.comparison import schedule, training
 from astkit.comparison.baseline import Baseline
@@ -574,19 +573,6 @@ def test_mistakes_are_one_sentence(change: dict[str, Any], sentence: str) -> Non
     with pytest.raises(ValueError, match=sentence) as caught:
         run(**change)
     assert "\n" not in str(caught.value)
-
-
-def test_arguments_of_the_last_version_name_their_remedy() -> None:
-    with pytest.raises(TypeError, match="compare has no argument 'all_policies'"):
-        run(all_policies=True)
-    with pytest.raises(TypeError, match=r"'minutes' .*the same call with more seeds adds them"):
-        run(minutes=3)
-    with pytest.raises(TypeError, match=r"'dataset' .*compare\(\*\*astkit.tasks.task\(name\)\)"):
-        astkit.compare(dataset="digits")
-    with pytest.raises(TypeError, match=r"Trainer has no argument 'step' .*the policy determines"):
-        Trainer(make_model(), TRAIN, epochs=1, step=None)
-    with pytest.raises(AttributeError, match=r"GatedStep.*pass policy=\.\.\. to Trainer"):
-        astkit.GatedStep  # noqa: B018
 
 
 def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:

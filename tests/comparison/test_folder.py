@@ -75,9 +75,3 @@ def test_data_that_differ_at_each_reading_are_left_out_and_said_to_be(tmp_path: 
     report = compared(tmp_path, train=Noisy())
     assert any(note.startswith("training data") for note in report.notes)
     assert compared(tmp_path, train=Noisy()).entries == report.entries
-
-
-def test_a_folder_of_an_earlier_version_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "settings.json").write_text('{"policies": {}, "model": "ab12", "lr": 0.001}')
-    with pytest.raises(ValueError, match="choose another folder"):
-        compared(tmp_path)

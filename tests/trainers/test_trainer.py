@@ -512,7 +512,6 @@ IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
     ({"metrics": {"label": F.mse_loss}}, "the name label twice, or one that is"),
     ({"metrics": {"accuracy_interval": F.mse_loss}}, "the name accuracy_interval twice, or"),
     ({"metrics": {1: F.mse_loss}}, "name is 1: pass a str"),
-    ({"polcy": None}, "Trainer has no argument 'polcy'$"),
     # of another type
     *[
         ({name: value, "epochs": None if name == "budget" else 1}, f"{name} is .*: pass ")
@@ -524,10 +523,6 @@ IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
             "device": "x",
         }.items()
     ],
-    # arguments of an earlier version
-    ({"step": None}, r"no argument 'step' \(gone since 0.3\): .* override .*train_batch"),
-    ({"evaluator": None}, r"'evaluator' \(gone since 0.3\): override Trainer.evaluate"),
-    ({"costs": None}, r"'costs' \(gone since 0.3\): override Trainer.count_flops"),
 ]
 
 
