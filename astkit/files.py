@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 import secrets
 from collections.abc import Mapping
 from contextlib import suppress
@@ -23,9 +22,11 @@ def write_atomic(path: str | os.PathLike[str], content: bytes | str) -> Path:
     """Write ``content`` to ``path`` atomically: a reader sees the old or the new file.
 
     Temporary file in the same folder, fsync, rename; missing folders are created. Raises
-    ``OSError`` if writing fails, keeping the old file, and the errors of `check_target`.
+    ``OSError`` if writing fails, keeping the old file, and ``ValueError`` for a folder or a device.
     """
-    path = check_target(path)
+    path = Path(path)
+    if path.exists() and not path.is_file():  # the rename would replace a device
+        raise ValueError(f"{path} is not a regular file, so it is not overwritten: choose another")
     data = content.encode() if isinstance(content, str) else content
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
@@ -45,16 +46,6 @@ def write_atomic(path: str | os.PathLike[str], content: bytes | str) -> Path:
     return path
 
 
-def check_target(path: str | os.PathLike[str]) -> Path:
-    """``path``; raises ``ValueError`` for a link, a device, a pipe or a folder."""
-    path = Path(path)
-    link = path.is_symlink()
-    if link or (path.exists() and not path.is_file()):
-        what = "a link and not a regular file" if link else "not a regular file"
-        raise ValueError(f"{path} is {what}, so it is not overwritten: choose another")
-    return path
-
-
 def write_json(path: str | os.PathLike[str], content: Mapping[str, Any]) -> Path:
     """Write a JSON file atomically; see `plain_values`."""
     return write_atomic(path, json.dumps(plain_values(content), indent=1) + "\n")
@@ -64,16 +55,14 @@ def plain_values(value: Any, name: str = "the value") -> Any:
     """``value`` as JSON can represent it (RFC 8259): tensors and arrays become lists.
 
     A number that is not finite becomes ``None``, a key a string. Raises ``ValueError`` for other
-    types, unpaired surrogates, and keys that are equal as strings.
+    types, and for keys that are equal as strings.
     """
     if isinstance(value, float):
         return value if math.isfinite(value) else None
-    if isinstance(value, str) and re.search("[\ud800-\udfff]", value):
-        raise ValueError(f"{name!r} has {value!r}, which UTF-8 cannot hold: replace its surrogates")
     if value is None or isinstance(value, int | str):
         return value
     if isinstance(value, Mapping):
-        keys = [plain_values(str(key), name) for key in value]
+        keys = [str(key) for key in value]
         if len(set(keys)) < len(keys):
             raise ValueError(f"{name!r} has keys that are equal as strings: give others")
         parts = zip(keys, value.values(), strict=True)
@@ -88,29 +77,19 @@ def plain_values(value: Any, name: str = "the value") -> Any:
     )
 
 
-def read_json(path: str | os.PathLike[str], /, **fields: type) -> dict[str, Any]:
+def read_json(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The mapping in a JSON file; empty if the file does not exist.
 
-    ``fields``: required types of entries; lists contain mappings, and may be missing. Raises
-    ``ValueError`` for other contents.
+    Raises ``ValueError`` for other contents.
     """
     path = Path(path)
     if not path.exists():
         return {}
     try:
-        if not path.is_file():
-            raise ValueError("not a regular file")
         content: Any = json.loads(path.read_text(encoding="utf-8"))
-        json.dumps(content, ensure_ascii=False).encode()  # raises for unpaired surrogates
         if not isinstance(content, dict):
             raise ValueError("not a mapping")
-        for name, kind in fields.items():
-            value = content.get(name, [] if kind is list else None)
-            entries = value if kind is list and isinstance(value, list) else []
-            if not isinstance(value, kind) or not all(isinstance(entry, dict) for entry in entries):
-                words = "list of mappings" if kind is list else kind.__name__
-                raise ValueError(f"{name} is not a {words}")
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise ValueError(f"{path} is damaged ({error}): delete it, or restore a copy") from error
     return content
 

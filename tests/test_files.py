@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import math
 import os
-import socket
 import stat
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 
@@ -20,7 +18,7 @@ from hypothesis import strategies as st
 
 from astkit.files import plain_values, read_json, write_atomic, write_json
 
-posix = pytest.mark.skipif(os.name != "posix", reason="modes, links and devices are POSIX")
+posix = pytest.mark.skipif(os.name != "posix", reason="modes are POSIX")
 
 
 @settings(max_examples=15)
@@ -48,27 +46,12 @@ def test_the_mode_follows_the_umask(tmp_path: Path) -> None:
         os.umask(before)
 
 
-@posix
-def test_links_pipes_devices_sockets_and_folders_are_not_replaced(tmp_path: Path) -> None:
-    (tmp_path / "outside").write_text("mine")
-    place = tmp_path / "place"
-    place.mkdir()
-    (place / "link").symlink_to(tmp_path / "outside")
-    (place / "dangling").symlink_to(tmp_path / "missing")
-    os.mkfifo(place / "pipe")
-    (place / "folder").mkdir()
-    server = socket.socket(socket.AF_UNIX)
-    server.bind(os.path.relpath(place / "socket"))
-    server.close()
-    with suppress(PermissionError):  # of root alone
-        os.mknod(place / "device", stat.S_IFCHR | 0o666, os.makedev(1, 3))
-    before = {path: path.lstat().st_mode for path in place.iterdir()}
-    for path in before:
-        with pytest.raises(ValueError, match=f"{path.name} is (a link and )?not a regular file"):
+def test_folders_and_devices_are_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    for path in (tmp_path / "folder", Path(os.devnull)):
+        with pytest.raises(ValueError, match=f"{path.name} is not a regular file"):
             write_atomic(path, "content")
-    assert {path: path.lstat().st_mode for path in place.iterdir()} == before
-    assert (tmp_path / "outside").read_text() == "mine"
-    assert not (tmp_path / "missing").exists()
+    assert Path(os.devnull).exists()
 
 
 @posix
@@ -147,8 +130,6 @@ def test_values_become_plain(tmp_path: Path) -> None:
     assert json.loads(path.read_text()) == read_json(path) == plain
     for value, sentence in (
         (torch.nn.Linear(1, 1), "'x' is a Linear, which JSON cannot hold: give"),
-        ("half \ud800", r"'x' has 'half \\ud800', which UTF-8 cannot hold: replace its surrogates"),
-        ({"\ud800": 1}, r"'x' has '\\ud800', which UTF-8 cannot hold"),
         ({1: "a", "1": "b"}, "'x' has keys that are equal as strings: give others"),
     ):
         with pytest.raises(ValueError, match=sentence):
@@ -158,16 +139,8 @@ def test_values_become_plain(tmp_path: Path) -> None:
 
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "result.json"
-    assert read_json(path, rows=list) == {}
-    damaged = ("[1]", '{"rows": 3}', '{"rows": [1]}', "[" * 100_000, "\xff", '{"rows": [')
-    for text in (*damaged, '{"rows": [{"arm": "half of a pair: \\ud800"}]}'):
+    assert read_json(path) == {}
+    for text in ("[1]", "\xff", '{"rows": ['):
         path.write_text(text, encoding="latin-1")
         with pytest.raises(ValueError, match=r"result\.json is damaged \(.*\): delete it, or"):
-            read_json(path, rows=list)
-    path.write_text('{"name": "a"}')
-    assert read_json(path, rows=list, name=str) == {"name": "a"}  # a list may be missing
-    with pytest.raises(ValueError, match=r"damaged \(seed is not a int\)"):
-        read_json(path, seed=int)
-    (tmp_path / "folder.json").mkdir()
-    with pytest.raises(ValueError, match=r"folder\.json is damaged \(not a regular file\)"):
-        read_json(tmp_path / "folder.json")
+            read_json(path)

@@ -42,18 +42,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         more = "; started again, it resumes" if options.resumes else ""
         print(f"astkit: interrupted{more}", file=sys.stderr)
         return INTERRUPTED
-    sys.stderr.write(printable(f"astkit: {sentence}\n"))
+    print(f"astkit: {sentence}", file=sys.stderr)
     raise SystemExit(code)
 
 
 def say(text: object = "") -> None:
-    """Print ``text`` as `printable`, and flush."""
-    print(printable(str(text)), flush=True)
-
-
-def printable(text: str) -> str:
-    """``text`` with control characters escaped: text from files must not control a terminal."""
-    return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)
+    """Print ``text``, and flush."""
+    print(text, flush=True)
 
 
 def _parser() -> argparse.ArgumentParser:

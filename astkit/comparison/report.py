@@ -113,7 +113,7 @@ class Comparison:
         path = path / NAME if path.is_dir() else path
         if not path.exists():
             raise FileNotFoundError(f"{path} does not exist: give a file that `save` wrote")
-        contents = read_json(path, entries=list, metric=str, higher=bool, settings=dict)
+        contents = read_json(path)
         if not contents.get("entries"):
             raise ValueError(f"{path} is no comparison: it has no entries")
         if lacking := {name for entry in contents["entries"] for name in NEEDED - entry.keys()}:
@@ -126,7 +126,7 @@ class Comparison:
             )
         try:
             return cls(contents, folder)
-        except (TypeError, ValueError) as error:
+        except (LookupError, TypeError, ValueError) as error:
             raise ValueError(
                 f"{path} is damaged ({str(error)!r:.200}): delete it, or restore a copy"
             ) from error

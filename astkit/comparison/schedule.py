@@ -59,7 +59,7 @@ class Schedule:
     def train(self) -> dict[str, Any]:
         """Train the runs that the folder lacks; returns the contents of a `Comparison`."""
         for path in sorted((self.folder / "entries").glob("*.json")):
-            entry = read_json(path, policy=str, seed=int, rate=float)
+            entry = read_json(path)
             self.entries[entry["policy"], entry["seed"]] = entry
         self.selects = hasattr(selectable(self.task.train, 0), "order")  # rows before loading
         self.start, self.trained = time.perf_counter(), 0
@@ -67,7 +67,7 @@ class Schedule:
         first, dense = self.seeds[0], Method(DENSE, None)
         expected = self._forecast(first)
         self.baseline = self._baseline(first, expected)
-        then = read_json(self.folder / SETTINGS, policies=dict)
+        then = read_json(self.folder / SETTINGS)
         if then or (DENSE, first) in self.entries:
             begun = then.get("seed")  # that of the trainer described there
             seed = begun if isinstance(begun, int) else first
@@ -191,7 +191,7 @@ class Schedule:
             arguments = {k: v for k, v in plain(policy).items() if k != "seed"}
             policies[label] = {"arguments": arguments, "policy": policy_part(policy)}
         path = self.folder / SETTINGS
-        then = read_json(path, policies=dict)
+        then = read_json(path)
         if then:
             before = then.pop("policies")
             then.pop("seed", None)

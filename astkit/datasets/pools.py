@@ -154,7 +154,7 @@ def objects(path: Path) -> tuple[list[str], list[str]]:
     for line in lines:
         try:
             text = json.loads(line)["text"]
-        except (ValueError, KeyError, TypeError, RecursionError):
+        except (ValueError, KeyError, TypeError):
             text = None
         if not isinstance(text, str):
             raise ValueError(f'{path} has the line {line[:60]!r}: give objects {{"text": "..."}}')

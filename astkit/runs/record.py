@@ -108,12 +108,12 @@ class Record:
     @property
     def config(self) -> dict[str, Any]:
         """Contents of ``config.json``; empty before `create` has written it."""
-        return self.read("config.json", name=str, seed=int, parameters=dict)
+        return self.read("config.json")
 
     @property
     def result(self) -> dict[str, Any]:
         """Contents of ``result.json``; empty before the run is complete."""
-        return self.read("result.json", rows=list, curves=list)
+        return self.read("result.json")
 
     def figure(self, name: str, figure: Figure | bytes) -> Path:
         """Save a matplotlib figure, or PNG bytes, as ``fig/<name>.png``."""
@@ -140,9 +140,9 @@ class Record:
         """Write a JSON file in the folder; see `astkit.files.write_json`."""
         return write_json(self.folder / name, content)
 
-    def read(self, name: str, /, **fields: type) -> dict[str, Any]:
+    def read(self, name: str) -> dict[str, Any]:
         """Contents of a JSON file in the folder; see `astkit.files.read_json`."""
-        return read_json(self.folder / name, **fields)
+        return read_json(self.folder / name)
 
 
 def current(out: str | os.PathLike[str] = "") -> Record | None:

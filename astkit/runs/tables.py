@@ -54,7 +54,7 @@ def collect(root: str | Path) -> Runs:
             line |= {"status": status, "why": record.reason}
             seed = {"seed": values["seed"]} if "seed" in values else {}
             complete.append((line, [{**seed, **row} for row in rows]))
-        except ValueError as error:
+        except (LookupError, TypeError, ValueError) as error:
             line |= {"status": "damaged", "why": str(error)}
         lines.append(line)
     if not lines:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from astkit import distributed
-from astkit.files import check_target, plain_values, write_atomic
+from astkit.files import plain_values, write_atomic
 from astkit.gating.policy import Policy, overrides
 from astkit.trainers.progress import in_notebook
 
@@ -293,11 +293,11 @@ class MetricsFile:
     Attributes:
         lines: number of complete lines, including those of a continued file; saved in checkpoints.
 
-    Raises ``ValueError`` for metrics that JSON cannot represent, and for links, devices and pipes.
+    Raises ``ValueError`` for metrics that JSON cannot represent.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = check_target(path)
+        self.path = Path(path)
         content = self.path.read_bytes() if self.path.exists() else None
         lines = _whole_lines(content or b"")
         if content is None or len(b"".join(lines)) < len(content):
@@ -376,7 +376,7 @@ def _records(lines: list[bytes], path: str | os.PathLike[str]) -> list[dict[str,
             if type(record["step"]) is not int or record["phase"] not in PHASES:
                 raise ValueError("step is not an integer, or phase is unknown")
             records.append(record)
-        except (LookupError, RecursionError, TypeError, ValueError) as error:
+        except (LookupError, TypeError, ValueError) as error:
             raise ValueError(
                 f"line {number} of {path} is damaged ({error}): delete that line, or the file"
             ) from error

