@@ -76,9 +76,9 @@ def table(runs: Runs, metric: str | None = None) -> pd.DataFrame:
     """One row per group: seeds (n), mean and difference to dense, with 95 % intervals.
 
     A group has the same values of the parameters that differ between runs, and of the text columns
-    that differ between rows, such as the method. A group is compared with the one that has "dense"
-    in one of these columns, the last where there are several, and equal values in the others,
-    paired by seed.
+    that tell groups of rows apart, such as the method. A group is compared with the one that has
+    "dense" in one of these columns, the last where there are several, and equal values in the
+    others, paired by seed.
     Several rows of one seed count once, with their mean. For intervals see `mean_interval`; they
     cover seeds, not the sampling error of the test rows.
 
@@ -120,16 +120,33 @@ def _metric(rows: pd.DataFrame, varied: Sequence[str], metric: str | None) -> st
 
 
 def _groups(rows: pd.DataFrame, varied: Sequence[str]) -> list[str]:
-    """The parameters that differ, and the text columns that differ; some rows may lack a text."""
+    """The parameters that differ, and the texts, such as the method, that tell groups apart.
+
+    A text does not if the other columns determine it, as the method does the name of the metric, or
+    if it belongs to one run, as the name of a file does: none of its values occurs with two seeds.
+    """
     texts = [
         str(column)
         for column in rows
-        if column not in _WORDS
+        if column not in (*_WORDS, *varied)
         and all(isinstance(value, str) for value in rows[column].dropna())
         and rows[column].notna().any()
     ]
+    rows = rows.assign(**rows[texts].fillna(NONE))
     columns = dict.fromkeys([*(name for name in varied if name in rows), *texts])
-    return [column for column in columns if rows[column].nunique(dropna=False) > 1]
+    kept = [column for column in columns if rows[column].nunique(dropna=False) > 1]
+    seeds = rows.get("seed", pd.Series(rows.index, rows.index))
+    order = {text: (rows[text].nunique(), place) for place, text in enumerate(texts)}
+    for name in sorted(texts, key=order.__getitem__, reverse=True):
+        others = [column for column in kept if column != name]
+        if name not in kept or not others:
+            continue
+        groups = rows.groupby(others, dropna=False)
+        determined = groups[name].nunique().max() == 1
+        of_text = seeds.groupby(rows[name].replace(NONE, None)).nunique()
+        if determined or of_text.max() == 1 < seeds.groupby(groups.ngroup()).nunique().max():
+            kept.remove(name)
+    return kept
 
 
 def _control(key: tuple[Any, ...], groups: dict[Any, pd.DataFrame]) -> pd.DataFrame | None:

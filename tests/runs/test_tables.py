@@ -141,6 +141,34 @@ def test_methods_of_notebooks_that_name_them_otherwise_are_not_mixed(root: Path)
     )
 
 
+@pytest.mark.parametrize("text", ["visits", "checkpoint", "note"])
+def test_texts_of_single_runs_make_no_groups(root: Path, text: str) -> None:
+    before = tables.table(tables.collect(root))
+    for folder in root.iterdir():
+        run = Record(folder)
+        rows = run.result["rows"]
+        run.finish([{**row, text: f"{row['arm']}-{row['seed']}.bin"} for row in rows])
+    pd.testing.assert_frame_equal(tables.table(tables.collect(root))[[*before]], before)
+
+
+@pytest.mark.parametrize("text", ["metric", "controller", "unit"])
+def test_texts_that_follow_from_the_method_make_no_groups(tmp_path: Path, text: str) -> None:
+    arms = {"dense": {}, "gate": {text: "a"}, "aim": {text: "b"}}
+    rows = [
+        {"policy": arm, "seed": seed, "value": seed + len(arm), **more}
+        for arm, more in arms.items()
+        for seed in SEEDS
+    ]
+    Record.create(tmp_path, "x", {}).finish(rows)
+    found = tables.table(tables.collect(tmp_path))
+    assert found.index.tolist() == ["dense", "gate", "aim"]
+    assert found["n"].tolist() == [4] * 3
+    assert found["minus dense"].tolist()[1:] == [-1, -2]
+    Record.create(tmp_path, "y", {}).finish([{**row, text: "c"} for row in rows])
+    other = tables.table(tables.collect(tmp_path))
+    assert len(other) == 6  # two tasks, each with a metric of its own
+
+
 def test_names_that_parameters_share_with_other_columns_are_kept_apart(tmp_path: Path) -> None:
     for rate in (0.1, 0.5):
         for seed in SEEDS:
