@@ -74,8 +74,8 @@ def compare(
         seeds: at least 2 for an interval, 5 for a table.
         criterion: ``(outputs, targets)`` -> one loss per row, or losses and mask per token;
             cross-entropy by default.
-        metrics: functions ``(outputs, targets) -> [rows]`` by name, or objects with ``update`` and
-            ``compute``, where higher is better, or `Metric` objects; the first one is compared. By
+        metrics: a `Metric`, or several, of which the first is compared; also a mapping of names to
+            objects that say ``higher_is_better`` themselves, such as those of torchmetrics. By
             default the accuracy for integer labels, else the mean loss.
         config: learning rate, precision and so on; its seed is replaced.
         batch_size: rows per batch; 128 for data sets by default.

@@ -135,7 +135,7 @@ class Task:
                     f"{first.name} has the value {value:g}: return shares from 0 to 1, or give the"
                     " metric another name"
                 )
-            return value, first.name, first.higher is not False
+            return value, first.name, bool(first.higher_is_better)
         if values["accuracy"] is not None:
             return values["accuracy"], "accuracy", True
         return values["loss"], "loss", False

@@ -50,7 +50,7 @@ def language(path: str | Path | None = None) -> Arguments:
     held, test = len(rows) // 10, len(rows) // 5
     parts = rows[held + test :], rows[:held], rows[held : held + test]
     data, model = Columns(tokens=x, labels=y), partial(GPT, size)
-    metric = Metric("nats per character", character_loss, higher=False)
+    metric = Metric("nats per character", character_loss, higher_is_better=False)
     return {**small(data, parts, model, epochs=3, batch_size=8), "metrics": metric}
 
 

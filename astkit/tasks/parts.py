@@ -96,7 +96,7 @@ def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
 
 def regression() -> Arguments:
     """Criterion and metric of a regression."""
-    metric = Metric("squared error", squared_error, higher=False)
+    metric = Metric("squared error", squared_error, higher_is_better=False)
     return {"criterion": squared_error, "metrics": metric}
 
 

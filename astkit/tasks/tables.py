@@ -44,7 +44,7 @@ def imbalanced() -> Arguments:
     kept = torch.cat([(labels == each).nonzero().squeeze(1)[:n] for each, n in counts.items()])
     x, y = torch.tensor(values, dtype=torch.float32)[kept], labels[kept]
     arguments = small(Labelled(x / 16, y), divided(y, 0.3, 1 / 7), partial(mlp, 64, 2), epochs=20)
-    metric = Metric("balanced accuracy", balanced, higher=True)
+    metric = Metric("balanced accuracy", balanced, higher_is_better=True)
     return {**arguments, "metrics": metric}
 
 

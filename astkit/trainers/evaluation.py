@@ -23,9 +23,6 @@ from astkit.datasets.foreign import parts_of
 from astkit.gating.losses import class_outputs, row_losses
 from astkit.trainers.config import check_types
 
-LOWER = ("loss", "error", "mae", "mse", "rmse", "perplexity", "nll", "wer", "cer", "distance")
-"""Words in names of metrics whose lower values are mostly better."""
-
 
 @runtime_checkable
 class Aggregate(Protocol):
@@ -46,30 +43,34 @@ class Metric:
         name: reported as ``val_<name>``.
         function: ``(outputs, targets) -> [rows]``, averaged over rows; or an object with
             ``update(outputs, targets)`` and ``compute()``, of which every pass uses a copy.
-        higher: whether a higher value is better.
+        higher_is_better: the direction; by default that of an object with an attribute of this
+            name, as the metrics of torchmetrics have.
 
-    Raises ``ValueError`` if ``higher`` is not given for a name such as "mae", "loss" or
-    "perplexity".
+    Raises ``ValueError`` for a function, or an object without a direction of its own, if
+    ``higher_is_better`` is not given: a name does not tell.
     """
 
     name: str
     function: Callable[[Any, Any], Tensor] | Aggregate
-    higher: bool | None = None
+    higher_is_better: bool | None = None
 
     def __post_init__(self) -> None:
-        check_types(name=(self.name, str))
+        check_types(name=(self.name, str), higher_is_better=(self.higher_is_better, bool | None))
         known = callable(self.function) or isinstance(self.function, Aggregate)
         if isinstance(self.function, type) or not known:
             raise ValueError(
                 f"the metric {self.name!r} is {self.function!r:.60}: give a function (outputs,"
                 " targets) -> [rows], or an object with update and compute"
             )
-        words = self.name.lower().replace("-", "_").replace(" ", "_").split("_")
-        if self.higher is None and set(words) & set(LOWER):
+        higher = self.higher_is_better
+        if higher is None:
+            higher = getattr(self.function, "higher_is_better", None)
+        if not isinstance(higher, bool):
             raise ValueError(
-                f"the metric {self.name!r} sounds as if lower values were better: say so with"
-                f" metrics=[Metric({self.name!r}, function, higher=False)], or give higher=True"
+                f"the metric {self.name!r} does not say whether a higher value is better: give"
+                f" metrics=[Metric({self.name!r}, function, higher_is_better=False)], or True"
             )
+        object.__setattr__(self, "higher_is_better", higher)
 
     def rows(self, outputs: Any, targets: Any) -> Tensor:
         """One value per row, ``[rows]``; raises ``ValueError`` for another shape."""
@@ -94,7 +95,7 @@ Metrics = Mapping[str, Callable[[Any, Any], Tensor] | Aggregate] | Sequence[Metr
 
 
 def as_metrics(metrics: Metrics) -> tuple[Metric, ...]:
-    """`Metric` objects of functions by name; raises ``ValueError`` for anything else."""
+    """The metrics as `Metric` objects; raises ``ValueError`` for what is none."""
     if isinstance(metrics, Mapping):
         metrics = [Metric(name, function) for name, function in metrics.items()]
     several = metrics is None or isinstance(metrics, Sequence)
@@ -103,8 +104,8 @@ def as_metrics(metrics: Metrics) -> tuple[Metric, ...]:
     for each in every:
         if not isinstance(each, Metric):
             raise ValueError(
-                f"metrics holds a {type(each).__name__}: give functions (outputs, targets) ->"
-                " [rows] by name, or Metric objects"
+                f"metrics holds a {type(each).__name__}: give"
+                " metrics=[Metric(name, function, higher_is_better=...)]"
             )
         if each.name in names:
             raise ValueError(

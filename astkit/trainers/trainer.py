@@ -65,8 +65,8 @@ class Trainer:
         epochs: iterations of the training data; shorthand for ``budget=Budget(epochs=...)``.
         batch_size: rows a batch, in all processes together; for data sets and a `Loader`.
         criterion: ``(outputs, targets)`` -> one loss per row; cross-entropy by default.
-        metrics: additional validation metrics: functions ``(outputs, targets) -> [rows]`` by name,
-            or `Metric` objects. Accuracy is computed for integer labels by default.
+        metrics: additional validation metrics: a `Metric`, or several. Accuracy is computed for
+            integer labels by default.
         optimizer, scheduler: see `Optimisation`.
         observers: receive records of batches and epochs; their time is not measured.
         replay: events of a steered run, which are applied again.

@@ -290,8 +290,8 @@ def test_what_is_compared_is_the_first_metric_else_accuracy_else_the_loss(
     def distance(outputs: Tensor, targets: Tensor) -> Tensor:
         return (outputs.argmax(1) - targets).abs().float()
 
-    near = Metric("closeness", lambda outputs, targets: -distance(outputs, targets))
-    both = [Metric("distance", distance, higher=False), near]
+    near = Metric("closeness", lambda outputs, targets: -distance(outputs, targets), True)
+    both = [Metric("distance", distance, higher_is_better=False), near]
     named = run(seeds=[0], metrics=both, policies=["auto"])
     assert (named.metric, named.higher) == ("distance", False)
     assert (report.metric, report.higher) == ("accuracy", True)
@@ -329,7 +329,7 @@ def test_a_metric_with_update_and_compute_has_an_interval_by_bootstrap(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rare = TensorDataset(*(part[:8] for part in small_tasks.TEST.tensors))  # 0.1 lack a class
-    report = run(metrics={"recall": MacroRecall()}, policies=["auto"], test=rare)
+    report = run(metrics=Metric("recall", MacroRecall(), True), policies=["auto"], test=rare)
     assert report.metric == "recall"
     assert report.verdicts[0].test_rows
     for entry in report.entries:
@@ -338,7 +338,7 @@ def test_a_metric_with_update_and_compute_has_an_interval_by_bootstrap(
         draws = draws[~draws.isnan()]
         assert float(draws.mean()) == pytest.approx(entry["value"], abs=4 * float(draws.std()))
     monkeypatch.setattr(training, "KEPT", 10)
-    short = run(metrics={"recall": MacroRecall()}, policies=["auto"])
+    short = run(metrics=Metric("recall", MacroRecall(), True), policies=["auto"])
     assert not short.verdicts[0].test_rows
     assert "seeds only" in short._repr_html_()
 
@@ -350,7 +350,7 @@ def test_accuracies_in_percent_are_refused_before_the_first_run_ends(tmp_path: P
     with pytest.raises(
         ValueError, match=r"accuracy has the value [\d.]+: return shares from 0 to 1"
     ):
-        run(metrics={"accuracy": accuracy}, policies=["auto"], out=tmp_path)
+        run(metrics=Metric("accuracy", accuracy, True), policies=["auto"], out=tmp_path)
     assert not list(tmp_path.glob("entries/*"))
 
 

@@ -76,7 +76,7 @@ def test_it_gives_what_plain_loops_give_and_leaves_no_trace(
 def test_ignored_labels_are_neither_right_nor_wrong() -> None:
     outputs = torch.tensor([[2.0, 0.0], [0.0, 2.0], [2.0, 0.0], [2.0, 0.0], [0.0, 2.0]])
     labels = torch.tensor([0, 0, -100, 0, -100])  # right, wrong, ignored, right, ignored
-    work = trainer(metrics=[Metric("first", lambda outputs, targets: outputs[:, 0])])
+    work = trainer(metrics=Metric("first", lambda outputs, targets: outputs[:, 0], True))
     found = work.evaluate(Given((outputs, labels)))
     assert found["accuracy"] == pytest.approx(2 / 3)
     assert found["accuracy_interval"] == wilson_interval(2, 3)
@@ -93,7 +93,7 @@ def test_ignored_labels_are_neither_right_nor_wrong() -> None:
 
 def test_without_class_labels_there_is_a_loss_and_what_metrics_say() -> None:
     work = trainer(
-        metrics={"first": lambda outputs, targets: outputs[:, 0]},
+        metrics=Metric("first", lambda outputs, targets: outputs[:, 0], True),
         criterion=lambda outputs, targets: (outputs - targets) ** 2,
     )
     data = Given((torch.arange(6.0).view(3, 2), torch.zeros(3, 2)))
@@ -134,7 +134,7 @@ class F1:
 
 def test_an_object_with_update_and_compute_is_a_metric_of_the_whole_pass() -> None:
     metric = F1()
-    work = trainer(metrics=[Metric("f1", metric)])
+    work = trainer(metrics=Metric("f1", metric, True))
     outputs, labels = torch.randn(60, 2), torch.arange(60) % 2
     data = Given(*zip(outputs.split(7), labels.split(7), strict=True))
     guess = outputs.argmax(1)
@@ -149,11 +149,31 @@ def test_an_object_with_update_and_compute_is_a_metric_of_the_whole_pass() -> No
     assert work.measure(data, keep=100).kept is None  # more than that
 
 
-@pytest.mark.parametrize("name", ["mae", "val-loss", "word error", "Perplexity"])
-def test_a_name_that_sounds_lower_is_better_asks_which(name: str) -> None:
-    with pytest.raises(ValueError, match=f"'{name}' sounds as if lower .* higher=False"):
-        trainer(metrics={name: lambda outputs, targets: outputs[:, 0]})
-    assert Metric(name, lambda outputs, targets: outputs, higher=False).higher is False
+@pytest.mark.parametrize("name", ["mape", "brier", "crps", "bits", "gini", "score"])
+def test_the_direction_of_a_function_is_never_guessed_from_its_name(name: str) -> None:
+    def function(outputs: Tensor, targets: Tensor) -> Tensor:
+        return outputs[:, 0]
+
+    sentence = rf"'{name}' does not say .*: give metrics=\[Metric\('{name}', function, higher_is_b"
+    for metrics in ({name: function}, {name: F1()}):
+        with pytest.raises(ValueError, match=sentence):
+            trainer(metrics=metrics)
+    with pytest.raises(ValueError, match=sentence):
+        Metric(name, function)
+    for higher in (True, False):
+        assert Metric(name, function, higher_is_better=higher).higher_is_better is higher
+
+
+def test_an_object_may_say_its_direction_itself() -> None:
+    class Error(F1):
+        higher_is_better = False
+
+    (metric,) = trainer(metrics={"error": Error()}).metrics
+    assert metric.higher_is_better is False
+    assert Metric("error", Error(), higher_is_better=True).higher_is_better is True
+    Error.higher_is_better = None  # type: ignore[assignment]  # as of some of torchmetrics
+    with pytest.raises(ValueError, match="'error' does not say whether"):
+        trainer(metrics={"error": Error()})
 
 
 def test_a_pass_without_a_batch_or_a_metric_of_another_shape_is_refused() -> None:
@@ -165,7 +185,7 @@ def test_a_pass_without_a_batch_or_a_metric_of_another_shape_is_refused() -> Non
         lambda outputs, targets: 0.5: "float for 4 rows",
     }.items():
         with pytest.raises(ValueError, match=f"the metric 'mine' gave {gave}: return one value p"):
-            trainer(metrics={"mine": function}).evaluate(data)
+            trainer(metrics=Metric("mine", function, True)).evaluate(data)
 
 
 # --- loaders
@@ -253,7 +273,9 @@ def test_a_metric_called_accuracy_has_no_rows_of_the_accuracy() -> None:
     source = as_loader(data, shuffle=False)
     worst = plain.measure(source).worst_class()
     for metric in (MeanRecall(), lambda outputs, targets: torch.full((len(targets),), 0.125)):
-        trainer = Trainer(model, data, epochs=1, metrics={"accuracy": metric}, device="cpu")
+        trainer = Trainer(
+            model, data, epochs=1, metrics=Metric("accuracy", metric, True), device="cpu"
+        )
         measured = trainer.measure(source)
         assert measured.values()["accuracy"] == 0.125
         assert measured.values()["accuracy_interval"] is None

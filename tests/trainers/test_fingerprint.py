@@ -20,7 +20,7 @@ from astkit import InfoBatch, Kakurenbo
 from astkit.datasets import Loader, load
 from astkit.gating import Gate, LogIntegral
 from astkit.gating.policies import auto
-from astkit.trainers import Budget, Event, SampleBySampleTrainer, TrainConfig, Trainer
+from astkit.trainers import Budget, Event, Metric, SampleBySampleTrainer, TrainConfig, Trainer
 from astkit.trainers.fingerprint import check_same, plain, repeated
 from tests.trainers.states import leave_after
 
@@ -100,7 +100,7 @@ def metric(factor: float) -> Options:
     def scaled(outputs: Tensor) -> Tensor:
         return factor * outputs.square().mean(1)
 
-    return {"metrics": {"square": lambda outputs, targets: 1 + scaled(outputs)}}
+    return {"metrics": Metric("square", lambda outputs, targets: 1 + scaled(outputs), True)}
 
 
 class Doubling(nn.Sequential):

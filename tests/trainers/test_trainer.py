@@ -24,7 +24,7 @@ from astkit import CachedLoss, RandomSubset, rng
 from astkit.datasets import Batch, Images, Loader, load
 from astkit.gating import Gate, Policy, RunInfo, Selection
 from astkit.profiling.flops import BatchFlops, PassFlops
-from astkit.trainers import Budget, SampleBySampleTrainer, TrainConfig, Trainer
+from astkit.trainers import Budget, Metric, SampleBySampleTrainer, TrainConfig, Trainer
 from tests.gating.syncs import Syncs
 from tests.trainers.states import (
     Given,
@@ -508,9 +508,12 @@ IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
     ({"epochs": None}, "epochs and budget: give one of them, such as epochs=10"),
     ({"train": foreign(TRAIN, True), "batch_size": 4}, "own loader|batch_size"),
     ({"train": 7}, "cannot be iterated"),
-    ({"metrics": F.mse_loss}, r"metrics holds a function: give functions \(outputs,"),
-    ({"metrics": {"label": F.mse_loss}}, "the name label twice, or one that is"),
-    ({"metrics": {"accuracy_interval": F.mse_loss}}, "the name accuracy_interval twice, or"),
+    ({"metrics": F.mse_loss}, r"metrics holds a function: give metrics=\[Metric"),
+    ({"metrics": Metric("label", F.mse_loss, False)}, "the name label twice, or one that is"),
+    (
+        {"metrics": Metric("accuracy_interval", F.mse_loss, False)},
+        "the name accuracy_interval twice, or",
+    ),
     ({"metrics": {1: F.mse_loss}}, "name is 1: pass a str"),
     # of another type
     *[

@@ -167,7 +167,7 @@ class LatticeTrainer(Trainer):
             budget=Budget(epochs=(check_count("steps", steps) - 0.5) / len(loader)),
             config=config,
             criterion=self.loss,
-            metrics=[Metric(name, Ranks(name), higher=True) for name in METRICS],
+            metrics=[Metric(name, Ranks(name), higher_is_better=True) for name in METRICS],
             **options,
         )
 
