@@ -7,7 +7,7 @@ tensor; all parts may be nested. Rows are the first dimension, which all tensors
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sized
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -59,7 +59,8 @@ class Batch(NamedTuple):
 def as_batch(item: Any, index: Tensor | None = None) -> Batch:
     """Convert the output of a data loader to a `Batch`.
 
-    Raises ``ValueError`` if its parts have no rows, or different numbers of rows.
+    ``index``: int64 ``[rows]``, the rows of the data set that were collated. Raises ``ValueError``
+    if its parts have no rows, or different numbers of rows, which are not those of ``index``.
     """
     if isinstance(item, tuple | list) and not hasattr(item, "_fields") and item:
         parts = list(item)
@@ -72,7 +73,19 @@ def as_batch(item: Any, index: Tensor | None = None) -> Batch:
             f"the loader yielded inputs of {count_rows(batch.x)} rows with targets of"
             f" {count_rows(batch.y)}: give each row one target"
         )
+    if index is not None:
+        check_index(index, batch.rows)
     return batch
+
+
+def check_index(index: Sized, rows: int) -> None:
+    """Raise ``ValueError`` if a batch of ``rows`` rows has more or fewer row numbers, ``index``."""
+    if len(index) != rows:
+        raise ValueError(
+            f"a batch of {rows} rows was made from {len(index)} rows of the data, so losses would"
+            " be credited to other rows: let collate_fn keep every row, in order, and leave rows"
+            " out in the data set, such as with Subset(data, rows)"
+        )
 
 
 def count_rows(part: Any) -> int:

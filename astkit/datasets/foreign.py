@@ -21,7 +21,7 @@ from torch.utils.data import (
 )
 
 from astkit import distributed
-from astkit.datasets.batch import Batch, as_batch
+from astkit.datasets.batch import Batch, as_batch, check_index
 from astkit.datasets.images import Images
 from astkit.datasets.loader import BatchSource, Loader, fetch_rows
 
@@ -49,7 +49,9 @@ class Indexed(Dataset[Any]):
         return index, self.indexed_data[index]
 
     def __getitems__(self, rows: list[int]) -> list[tuple[int, Any]]:
-        return list(zip(rows, fetch_rows(self.indexed_data, rows), strict=True))
+        items = fetch_rows(self.indexed_data, rows)
+        check_index(rows, len(items))
+        return list(zip(rows, items, strict=True))
 
 
 def indexed(data: Any) -> Indexed:

@@ -87,7 +87,7 @@ class Loader:
             ``[rows, C, H, W]`` becomes float32 ``(x / 255 - mean) / std``, or ``x / 255`` with
             None; of another type it is unchanged.
         drop_last: leave out the last batch of a pass if it is not full.
-        collate_fn: forms a batch from items; torch's default_collate by default.
+        collate_fn: forms a batch of all items, in order; torch's default_collate by default.
 
     Raises ``ValueError`` for data without rows to choose from and for impossible arguments.
     """

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from astkit import distributed
-from astkit.datasets.batch import call
+from astkit.datasets.batch import call, check_index
 from astkit.gating.controllers import check_count
 from astkit.gating.epoch import PolicySampler
 from astkit.gating.epoch import RunInfo as RunInfo
@@ -170,7 +170,10 @@ class Policy:
             self._compared = True
             with evaluating(model):
                 check_unshifted(lambda given: call(model, given, given), x)
-        return Scored(None, x if y is None else y, x, index, model, criterion=criterion)
+        batch = Scored(None, x if y is None else y, x, index, model, criterion=criterion)
+        if index is not None:
+            check_index(index, batch.rows)
+        return batch
 
     def sampler(self, data: Any, epochs: float, validation: Any = None) -> PolicySampler:
         """A sampler for ``DataLoader(indexed(data), batch_size=..., sampler=...)``.

@@ -18,7 +18,7 @@ from transformers import Trainer, TrainerState
 from transformers.trainer_utils import get_last_checkpoint
 
 from astkit.datasets import indexed
-from astkit.datasets.batch import IGNORED, count_rows, take_rows, tensors
+from astkit.datasets.batch import IGNORED, as_batch, count_rows, take_rows, tensors
 from astkit.gating import Criterion, Policy, Scored, Selection, cross_entropy_rows, token_losses
 from astkit.gating.epoch import PolicySampler
 from astkit.gating.losses import logits_of, reduced, shifts_labels, single
@@ -277,4 +277,5 @@ class _Stream(IterableDataset[Any]):
 
 def _with_index(collate_fn: Callable[[list[Any]], Any], pairs: list[Any]) -> dict[str, Any]:
     index, rows = zip(*pairs, strict=True)
-    return {**collate_fn(list(rows)), INDEX: torch.tensor(index)}
+    batch = as_batch(collate_fn(list(rows)), torch.tensor(index))
+    return {**batch.x, INDEX: batch.index}

@@ -12,10 +12,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import Dataset, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
 
 import astkit.datasets.loader as module
-from astkit.datasets import Loader, as_loader, write_mapped
+from astkit.datasets import Loader, as_loader, indexed, write_mapped
 from astkit.datasets.loader import Augment, automatic_resident, automatic_workers, crop
 from tests.datasets.toy import BOTH, DATA, STATS, N, Rows, assert_same, passes
 
@@ -179,6 +179,57 @@ def test_a_collate_function_of_ones_own():
         for index, x, y in loader.batches(0):
             assert torch.equal(index, y)
             assert x.sum(1).tolist() == [1, 2, 3]
+
+
+def readable(items):
+    return default_collate([item for item in items if item is not None])
+
+
+def both_views(items):
+    return default_collate([view for x, y in items for view in ((x, y), (-x, y))])
+
+
+def first_of_each_label(items):
+    return {"x": torch.stack([x for x, _ in items]).unique(dim=0)[:2]}
+
+
+class Fetching(list):
+    """Rows of which a batch at once leaves out every third one."""
+
+    def __getitems__(self, rows):
+        return [self[row] for row in rows if row % 3]
+
+
+PAIRS = [(torch.full((2,), float(row)), row % 2) for row in range(12)]
+OTHER_ROWS = {
+    "unreadable rows left out": ([None if row == 5 else PAIRS[row] for row in range(12)], readable),
+    "two views of a row": (PAIRS, both_views),
+    "a mapping of fewer rows": (PAIRS, first_of_each_label),
+    "left out by the data set": (Fetching(PAIRS), None),
+}
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+@pytest.mark.parametrize("name", OTHER_ROWS)
+def test_a_batch_of_other_rows_than_its_index_is_refused(name, wrapped):
+    """Their losses would be those of other rows."""
+    data, collate_fn = OTHER_ROWS[name]
+    loader = Loader(data, 6, collate_fn=collate_fn, shuffle=False)
+    if wrapped:
+        rows = indexed(data)
+        loader = as_loader(DataLoader(rows, 6, collate_fn=_AlsoIndices(collate_fn)))
+    with pytest.raises(ValueError, match=r"a batch of \d+ rows was made from 6 rows"):
+        list(loader.batches(0))
+
+
+class _AlsoIndices:
+    """A collate function of indexed rows, made of one of rows."""
+
+    def __init__(self, collate_fn):
+        self.collate_fn = collate_fn or readable
+
+    def __call__(self, pairs):
+        return torch.tensor([row for row, _ in pairs]), self.collate_fn([x for _, x in pairs])
 
 
 # --- repeated rows ---------------------------------------------------------------------------

@@ -261,3 +261,10 @@ def test_outputs_reach_a_policy_that_needs_them() -> None:
     torch.testing.assert_close(seen.confidence, outputs.softmax(1).amax(1).detach())
     assert seen.trained
     assert not seen.losses.requires_grad
+
+
+def test_an_index_of_other_rows_than_the_batch_is_refused() -> None:
+    model, gate = make_model(), Gate(0.5)
+    for index in (torch.arange(9), torch.arange(7)):
+        with pytest.raises(ValueError, match=f"a batch of 8 rows was made from {len(index)} rows"):
+            gate(model, *PAIRS[:8], index)
