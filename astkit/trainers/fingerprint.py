@@ -49,8 +49,9 @@ def describe(run: Trainer) -> dict[str, Any]:
     policy, optimisation = run.policy, run.optimisation
     optimizer, data = optimisation.optimizer, run.train_data
     state, config = run.model.state_dict(), getattr(run.model, "config", None)
-    groups = [
-        {**group, "lr": lr, "params": len(group["params"])}
+    names = {parameter: name for name, parameter in run.model.named_parameters()}
+    groups = [  # the optimizer's state has the numbers of parameters, so their order counts
+        {**group, "lr": lr, "params": [names[each] for each in group["params"]]}
         for group, lr in zip(optimizer.param_groups, optimisation.base_lr, strict=True)
     ]
     layout = ("num_samples", "batch_size", "seed", "shuffle", "drop_last")

@@ -340,3 +340,20 @@ def test_the_tolerance_is_that_of_the_precision() -> None:
     assert plain(Held(threading.Lock(), 2)) == {"class": "Held", "lock": "lock", "size": 2}
     for damaged in (["x"], [{}], {"b": 1}, "x"):
         assert not same(damaged, [1.0])
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+@pytest.mark.parametrize("order", [(3, 2, 1, 0), (2, 3, 0, 1), (2, 1, 0, 3)])
+def test_moments_stay_with_their_parameters(tmp_path: Path, order: Any, grouped: bool) -> None:
+    """An optimizer's state has no names: those of equal shapes would be exchanged."""
+
+    def run(order: Any, resume: bool = False) -> Any:
+        model = nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64))
+        parts = [list(model.parameters())[number] for number in order]
+        groups: Any = [{"params": each} for each in parts] if grouped else parts
+        return build(tmp_path, resume, model=model, optimizer=lambda _: torch.optim.Adam(groups))
+
+    leave_after(run(range(4)), 4)
+    with pytest.raises(ValueError, match=r"params.0 was '1.weight' and is '3"):
+        run(order, True)
+    run(range(4), True)
