@@ -24,7 +24,7 @@ def write_atomic(path: str | os.PathLike[str], content: bytes | str) -> Path:
     Temporary file in the same folder, fsync, rename; missing folders are created. Raises
     ``OSError`` if writing fails, keeping the old file, and ``ValueError`` for a folder or a device.
     """
-    path = Path(path)
+    path = Path(path).expanduser()
     if path.exists() and not path.is_file():  # the rename would replace a device
         raise ValueError(f"{path} is not a regular file, so it is not overwritten: choose another")
     data = content.encode() if isinstance(content, str) else content
@@ -82,7 +82,7 @@ def read_json(path: str | os.PathLike[str]) -> dict[str, Any]:
 
     Raises ``ValueError`` for other contents.
     """
-    path = Path(path)
+    path = Path(path).expanduser()
     if not path.exists():
         return {}
     try:

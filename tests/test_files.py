@@ -17,6 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from astkit.files import plain_values, read_json, write_atomic, write_json
+from astkit.runs.record import Record
+from astkit.runs.tables import collect
+from astkit.trainers import Checkpoints, MetricsFile, history
 
 posix = pytest.mark.skipif(os.name != "posix", reason="modes are POSIX")
 
@@ -144,3 +147,18 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
         path.write_text(text, encoding="latin-1")
         with pytest.raises(ValueError, match=r"result\.json is damaged \(.*\): delete it, or"):
             read_json(path)
+
+
+def test_a_tilde_is_the_home_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    write_json("~/deep/written.json", {"a": 1})
+    assert read_json("~/deep/written.json") == {"a": 1}
+    Checkpoints("~/checkpoints").open(False)
+    MetricsFile("~/metrics.jsonl").sync()
+    assert history.read("~/metrics.jsonl") == []
+    Record.create("~/runs", "name", {})
+    assert len(collect("~/runs").folders) == 1
+    assert os.listdir(tmp_path) == ["home"]  # no folder "~"
+    found = sorted(each.name for each in (tmp_path / "home").iterdir())
+    assert found == ["checkpoints", "deep", "metrics.jsonl", "runs"]

@@ -126,7 +126,7 @@ def compare(
         check_number("smallest_gain", smallest_gain, ABOVE_0)
     task, methods = checked_task(values), checked_methods(policies)
     temporary = tempfile.TemporaryDirectory(prefix="astkit-") if out is None else None
-    folder = Path(str(out) if temporary is None else temporary.name)
+    folder = Path(str(out) if temporary is None else temporary.name).expanduser()
     if folder.is_file():
         raise ValueError(f"out is {folder}, which is a file: name a folder")
     folder.mkdir(parents=True, exist_ok=True)

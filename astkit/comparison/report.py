@@ -109,7 +109,7 @@ class Comparison:
         Raises ``ValueError`` for another file, or one without its folder of arrays, and
         ``FileNotFoundError`` for a missing one.
         """
-        path = Path(path)
+        path = Path(path).expanduser()
         path = path / NAME if path.is_dir() else path
         if not path.exists():
             raise FileNotFoundError(f"{path} does not exist: give a file that `save` wrote")
@@ -133,7 +133,7 @@ class Comparison:
 
     def save(self, path: str | Path) -> Path:
         """Write everything to a JSON file, and the arrays to a folder beside it."""
-        path = Path(path)
+        path = Path(path).expanduser()
         folder = path.with_name(f"{path.stem}_visits")
         if folder != self._folder and self._folder.exists():
             shutil.copytree(self._folder, folder, dirs_exist_ok=True)

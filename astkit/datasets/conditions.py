@@ -301,11 +301,12 @@ def human_labels(
     if kind not in KINDS:
         raise ValueError(f"kind is {kind!r}: choose of {', '.join(KINDS)}")
     path = path or os.environ.get(HUMAN_LABELS)
-    if path is None or not Path(path).exists():
+    path = None if path is None else Path(path).expanduser()
+    if path is None or not path.exists():
         raise FileNotFoundError(
             f"the labels of CIFAR-10N are not at {path}: pass path=, or set {HUMAN_LABELS}"
         )
-    with np.load(regular(Path(path), "fetch it again"), allow_pickle=False) as file:
+    with np.load(regular(path, "fetch it again"), allow_pickle=False) as file:
         right, given = (
             torch.from_numpy(file[name]).long() for name in ("clean_label", KINDS[kind])
         )

@@ -64,7 +64,7 @@ def read_pairs(path: str | os.PathLike[str]) -> list[TextPair]:
     Raises ``FileNotFoundError`` for a missing file, and ``ValueError`` for one that is damaged or
     empty, or has a line without words in source or target.
     """
-    path = Path(path)
+    path = Path(path).expanduser()
     content = path.read_bytes()
     try:
         if path.suffix == ".gz":

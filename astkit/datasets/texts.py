@@ -36,7 +36,7 @@ def encoded(*texts: str) -> tuple[list[Tensor], int]:
 def read_text(path: str | Path) -> str:
     """The text in a file, without a byte order mark; ``ValueError`` if it is not UTF-8."""
     try:
-        return Path(path).read_text("utf-8-sig")
+        return Path(path).expanduser().read_text("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8 text ({error}): convert it") from error
 

@@ -28,14 +28,14 @@ ABOVE_0, FROM_0, RATE, SHARE, PART = RULES
 def check_number(name: str, value: float, rule: str = RATE) -> float:
     """``value`` as a float; ``ValueError`` unless it follows the ``rule``, one of `RULES`."""
     if not isinstance(value, Real) or not RULES[rule](float(value)):
-        raise ValueError(f"{name} is {value!r}: give {rule}")
+        raise ValueError(f"{name} is {value!r:.60}: give {rule}")
     return float(value)
 
 
 def check_count(name: str, value: int, least: int = 1) -> int:
     """``value``; ``ValueError`` unless it is a whole number of ``least`` or more."""
     if not isinstance(value, Real) or value % 1 or value < least:
-        raise ValueError(f"{name} is {value!r}: give a whole number of {least} or more")
+        raise ValueError(f"{name} is {value!r:.60}: give a whole number of {least} or more")
     return int(value)
 
 

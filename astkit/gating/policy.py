@@ -135,7 +135,8 @@ class Policy:
 
         ``index``, int64 ``[rows]``, is required by a policy that keeps per-sample state, and by one
         with a sampler, whose plan may weigh the rows. A policy that overrides ``observe`` is told
-        the losses by `report_batch`.
+        the losses by `report_batch`. Raises ``ValueError`` for another order of the arguments, and
+        for an index of other rows.
         """
         batch = self._batch(model, x, y, index)
         self.exchange()  # the choice may depend on the batch before
@@ -163,6 +164,11 @@ class Policy:
             raise ValueError(
                 f"{type(self).__name__} needs the index of each row, but got none: use a DataLoader"
                 " of indexed(data) and pass index=... of each batch"
+            )
+        if not isinstance(model, nn.Module):
+            raise ValueError(
+                f"model is a {type(model).__name__}: call the policy with the model, its inputs and"
+                " the targets, as in policy(model, x, y)"
             )
         model = distributed.unwrapped(model)  # scoring exchanges nothing
         criterion = self.criterion or cross_entropy_rows

@@ -130,7 +130,7 @@ def read(path: str | os.PathLike[str]) -> Notebook:
     Raises ``FileNotFoundError`` for a missing file, ``ValueError`` for a file that is not a
     notebook or a parameter that is not a literal.
     """
-    path = Path(path)
+    path = Path(path).expanduser()
     if not path.is_file():
         raise FileNotFoundError(f"there is no notebook {path}")
     try:
@@ -178,11 +178,12 @@ def run(
     """
     parameters = {name: notebook.fit(name, value) for name, value in parameters.items()}
     name, every, seed = _identity(notebook, parameters)
-    place = os.path.relpath(notebook.path, Path(root).resolve())  # both may move together
+    root = Path(root).expanduser()
+    place = os.path.relpath(notebook.path, root.resolve())  # both may move together
     files = {"notebook": notebook.path.name, "place": place, "code": notebook.code}
     record = Record.create(root, name, every, seed, **files)
     before = {**files, **record.config}
-    there = (Path(root) / before["place"]).exists()  # else it was moved here
+    there = (root / before["place"]).exists()  # else it was moved here
     if there and before["place"] != place and before["code"] != notebook.code:
         raise ValueError(
             f"{record.folder} belongs to another notebook, {before['place']}: rename one of the"

@@ -50,7 +50,7 @@ class Record:
     """The folder of one run, made if missing; `create` names a new one after its parameters."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
-        self.folder = Path(folder)
+        self.folder = Path(folder).expanduser()
         self.folder.mkdir(parents=True, exist_ok=True)
 
     @classmethod
@@ -69,7 +69,8 @@ class Record:
         """
         tail = f"{name}_{digest({'name': name, 'parameters': parameters})}_s{seed}"
         date = datetime.now(UTC).strftime("%Y-%m-%d")
-        record = cls(min(Path(root).glob(f"*_{tail}"), default=Path(root) / f"{date}_{tail}"))
+        root = Path(root).expanduser()
+        record = cls(min(root.glob(f"*_{tail}"), default=root / f"{date}_{tail}"))
         if not record.config:  # the same whichever of several processes writes it
             record.write("env.json", stamp())
             config = {"name": name, "seed": seed, "parameters": dict(parameters), **more}

@@ -40,7 +40,7 @@ def collect(root: str | Path) -> Runs:
     """
     lines: list[dict[str, Any]] = []
     complete: list[tuple[dict[str, Any], list[dict[str, Any]]]] = []
-    for path in sorted(Path(root).glob("*/config.json")):
+    for path in sorted(Path(root).expanduser().glob("*/config.json")):
         record = Record(path.parent)
         line: dict[str, Any] = {"run": path.parent.name}
         try:

@@ -72,7 +72,7 @@ class Checkpoints:
         keep: int = 2,
         compress: bool = False,
     ) -> None:
-        self.folder, self.compress = Path(folder), compress
+        self.folder, self.compress = Path(folder).expanduser(), compress
         self.every = None if every is None else check_count("every", every)
         if not (isinstance(pause, int | float) and pause >= 0):
             raise ValueError(f"pause is {pause!r}: give a number of seconds, 0 or more")
@@ -154,7 +154,7 @@ class Checkpoints:
 
 def listed(folder: str | os.PathLike[str]) -> list[Path]:
     """The JSON files of the checkpoints in ``folder``, newest first."""
-    paths = [path for path in Path(folder).iterdir() if _NAME.fullmatch(path.name)]
+    paths = [path for path in Path(folder).expanduser().iterdir() if _NAME.fullmatch(path.name)]
     return sorted(paths, key=_number, reverse=True)
 
 
@@ -217,7 +217,7 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
 
     Raises `DamagedError` for damaged files, ``FileNotFoundError`` if one is missing.
     """
-    path = Path(path)
+    path = Path(path).expanduser()
     try:
         if not path.is_file():
             raise DamagedError(f"{path} is not a regular file")

@@ -297,7 +297,7 @@ class MetricsFile:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
+        self.path = Path(path).expanduser()
         content = self.path.read_bytes() if self.path.exists() else None
         lines = _whole_lines(content or b"")
         if content is None or len(b"".join(lines)) < len(content):
@@ -360,7 +360,7 @@ def read(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
 
     Raises ``ValueError`` for a damaged line, ``FileNotFoundError`` if the file is missing.
     """
-    return _records(_whole_lines(Path(path).read_bytes()), path)
+    return _records(_whole_lines(Path(path).expanduser().read_bytes()), path)
 
 
 def _whole_lines(content: bytes) -> list[bytes]:

@@ -75,3 +75,10 @@ def test_data_that_differ_at_each_reading_are_left_out_and_said_to_be(tmp_path: 
     report = compared(tmp_path, train=Noisy())
     assert any(note.startswith("training data") for note in report.notes)
     assert compared(tmp_path, train=Noisy()).entries == report.entries
+
+
+def test_a_tilde_in_the_name_of_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "taken").touch()
+    with pytest.raises(ValueError, match=f"out is {tmp_path}/taken, which is a file"):
+        compared(Path("~/taken"))

@@ -426,3 +426,15 @@ def test_other_controllers_copy_the_scores_once_a_batch(monkeypatch: pytest.Monk
     for _ in range(5):
         gate(model, torch.randn(48, 6), torch.randint(4, (48,)))
     assert len(copies) == 5
+
+
+def test_arguments_in_another_order_are_one_sentence():
+    model, x, y = nn.Linear(4, 2), torch.randn(6, 4), torch.zeros(6, dtype=torch.int64)
+    for wrong in ((x, model, y), (y, x, model), (None, x, y), (lambda x: x, x, y)):
+        with pytest.raises(ValueError, match=r"model is a \w+: call .* as in policy\(model, x, y"):
+            Gate(0.5)(*wrong)
+    with pytest.raises(
+        ValueError, match=r"(?s)^target_rate is tensor.{1,60}: give a share"
+    ) as caught:
+        Gate(x, model, y)  # what is to be called, built
+    assert len(str(caught.value)) < 130
