@@ -33,7 +33,8 @@ class Gate(Policy):
 
     Such rows are active. Rows whose score equals the threshold (or all rows, if their scores are
     equal) are drawn at random up to the quota of the target rate. If fewer than ``min_active`` rows
-    are active, random rows are added up to ``fallback``, which do not count in the rate. A row with
+    are active, random rows are added up to ``fallback``, which count in ``trained_share``, not in
+    ``rate``; batches that need them often raise a warning. A row with
     a NaN or infinite score is not trained on, does not steer the controller, and is counted in
     ``nonfinite``. Decisions are made on the CPU, with one copy from the device per batch.
 
@@ -107,6 +108,7 @@ class Gate(Policy):
         self.nonfinite: int | Tensor = 0
         self.carry = 0.0  # fractional quota carried over from earlier batches
         self._steered_to: str | None = None  # controller set during training
+        self._checked = False  # whether the batches are large enough for the fallback
 
     @property
     def target_rate(self) -> float:
@@ -129,6 +131,7 @@ class Gate(Policy):
             self._steered_to = value
         elif name in ("target_rate", *gains):
             setattr(self.controller, name, value)
+            self._checked = False
         else:
             raise ValueError(
                 f"there is no setting {name!r} to steer: choose one of"
@@ -139,6 +142,18 @@ class Gate(Policy):
     def rate(self) -> float:
         """Fraction of all samples so far that were active, fallback rows excluded."""
         return float(self.active / self.seen) if self.seen else math.nan
+
+    @property
+    def trained_share(self) -> float:
+        """Fraction of all samples so far that were trained on, fallback rows included."""
+        return float((self.active + self.fallback_rows) / self.seen) if self.seen else math.nan
+
+    def __repr__(self) -> str:
+        said = f"Gate(target_rate={self.target_rate:g})"
+        if not self.seen:
+            return said
+        shares = f"rate {self.rate:.3g}, {self.trained_share:.3g} trained on"
+        return f"{said}: {shares}, of {int(self.seen):,} rows"
 
     @property
     def needs_index(self) -> bool:  # type: ignore[override]
@@ -196,6 +211,7 @@ class Gate(Policy):
         """Select the highest ``scores [batch]`` without synchronising with the device."""
         check_scores(scores)
         scores = scores.detach() if scores.is_floating_point() else scores.float()
+        self._check_fallback(len(scores))
         batch, quota = len(scores), self._grant(len(scores))
         # room for the fallback rows: the size must not depend on the scores
         most = quota if quota >= self.min_active else max(quota, min(self.fallback, batch))
@@ -241,12 +257,6 @@ class Gate(Policy):
         Raises ``ValueError`` unless there is one score per row and at least one is finite.
         """
         check_scores(scores)
-        if len(scores) == 1 and self.fallback:
-            warnings.warn(
-                "a batch of 1 row leaves the gate nothing to choose from: whenever the row is not"
-                " active the fallback trains on it all the same; use larger batches or fallback=0",
-                stacklevel=3,
-            )
         scores = scores.detach().cpu()
         rows = scores.isfinite().nonzero().squeeze(1)
         if not len(rows):
@@ -265,6 +275,7 @@ class Gate(Policy):
         threshold: float,
     ) -> Selection:
         chosen = active.nonzero().squeeze(1)
+        self._check_fallback(len(scores))
         count, size, target = len(chosen), len(usable), self.controller.target_rate
         rate, decided = count / size, None
         if target < 1:  # at rate 1 there is no threshold
@@ -290,6 +301,23 @@ class Gate(Policy):
         if len(selection) or distributed.world() == 1:
             return selection
         return selection.padded(int(rows[0]))  # weight 0 does not mask a NaN loss
+
+    def _check_fallback(self, rows: int) -> None:
+        """Warn once if the fallback matters in batches of ``rows`` rows."""
+        expected, told, self._checked = self.target_rate * rows, self._checked, True
+        # the number of active rows varies, but for the best of each batch
+        least = self.min_active if isinstance(self.controller, TopK) else self.fallback
+        if told or self.target_rate == 1 or not self.min_active * self.fallback:
+            return
+        if expected < least:
+            warnings.warn(
+                f"a batch of {rows} {'row' if rows == 1 else 'rows'} has {expected:.2g} active rows"
+                f" on average at the rate {self.target_rate:g}, and the fallback trains on"
+                f" {self.fallback} where there are fewer than {self.min_active}: the share trained"
+                " on exceeds the rate, see trained_share; use batches of"
+                f" {math.ceil(least / self.target_rate)} rows or more, or fallback=0",
+                stacklevel=4,
+            )
 
     def _grant(self, rows: int) -> int:
         exact = self.target_rate * rows + self.carry

@@ -124,7 +124,7 @@ class Strip:
             self._show_gains(self.gate)
 
     def readout(self) -> str:
-        """The status of the run in one line of HTML; the rate is that of the last 20 batches."""
+        """The status of the run in one line of HTML; shares are of the last 20 batches."""
         trainer, spent = self.run.trainer, self.run.trainer.progress
         steps = trainer.history.steps[-20:]
         last = steps[-1] if steps else {}
@@ -136,7 +136,8 @@ class Strip:
         if last.get("threshold") is not None:
             parts += [f"threshold {last['threshold']:.4g}"]
         if rates := [step["rate"] for step in steps if step.get("rate") is not None]:
-            parts += [f"rate {sum(rates) / len(rates):.3f}"]
+            trained, seen = (sum(step[name] for step in steps) for name in ("trained", "seen"))
+            parts += [f"rate {sum(rates) / len(rates):.3f}, trained on {trained / seen:.3f}"]
         flops, joules = last.get("flops"), last.get("joules")
         parts += ["FLOPs not counted" if flops is None else f"{flops:.3g} FLOPs"]
         parts += ["joules not measured" if joules is None else f"{joules:.4g} J"]

@@ -188,19 +188,42 @@ def test_two_random_rows_are_trained_on_when_none_is_active() -> None:
 # --- small batches ---------------------------------------------------------------------------
 
 
-def test_a_batch_of_one_row_warns_once_and_trains_on_it() -> None:
-    gate = never()
+@pytest.mark.parametrize("controller", ["log_integral", "top_k"])
+@pytest.mark.parametrize(
+    ("rate", "rows", "fallback", "needed"),
+    [(0.25, 1, 2, 8), (0.25, 2, 2, 8), (0.25, 3, 2, 8), (0.1, 7, 2, 20), (0.08, 12, 4, 50)],
+)
+def test_batches_too_small_for_the_fallback_warn_once_and_both_shares_are_told(
+    controller: str, rate: float, rows: int, fallback: int, needed: int
+) -> None:
+    gate = Gate(rate, controller=controller, fallback=fallback)
     with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("default")
-        found = [gate.select(scores) for scores in uniform(0, 40, 1)]
-    assert len(caught) == 1
-    assert "a batch of 1 row leaves the gate nothing to choose from" in str(caught[0].message)
-    assert [chosen.index.tolist() for chosen in found] == [[0]] * 40
-    assert (gate.active, gate.fallback_rows) == (0, 40)
-    lone = never(fallback=0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert sum(len(lone.select(scores)) for scores in uniform(0, 40, 1)) == 0
+        warnings.simplefilter("always")
+        found = [gate.select(scores) for scores in uniform(0, 200, rows)]
+    (warning,) = [str(each.message) for each in caught]
+    assert warning.startswith(f"a batch of {rows} row")
+    needed = needed if controller == "log_integral" else math.ceil(1 / rate)
+    assert f"use batches of {needed} rows or more, or fallback=0" in warning
+    trained = sum(int((chosen.weight > 0).sum()) for chosen in found) / (200 * rows)
+    assert gate.trained_share == pytest.approx(trained)
+    assert gate.trained_share > gate.rate == pytest.approx(rate, abs=0.06)
+    assert f"rate {gate.rate:.3g}, {trained:.3g} trained on, of {200 * rows:,} rows" in repr(gate)
+
+
+def test_batches_large_enough_for_the_fallback_or_without_one_do_not_warn() -> None:
+    best: dict[str, Any] = {"controller": "top_k"}
+    cases = [(0.25, 8, {}), (1.0, 1, {}), (0.1, 1, {"fallback": 0}), (0.25, 4, best)]
+    for rate, rows, options in cases:
+        gate = Gate(rate, **options)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            for scores in uniform(0, 40, rows):
+                gate.select(scores)
+    steered = Gate(0.25)
+    steered.steer("target_rate", 0.1)
+    with pytest.warns(UserWarning, match="a batch of 8 rows has 0.8 active rows"):
+        steered.select(uniform(0, 1, 8)[0])
+    assert repr(Gate(0.25)) == "Gate(target_rate=0.25)"
 
 
 # --- scores that are not finite --------------------------------------------------------------
