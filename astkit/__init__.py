@@ -22,21 +22,16 @@ if TYPE_CHECKING:
     from astkit.gating.policies.bls import BatchLossScore as BatchLossScore
     from astkit.gating.policies.cached_loss import CachedLoss as CachedLoss
     from astkit.gating.policies.class_balanced import ClassBalanced as ClassBalanced
-    from astkit.gating.policies.el2n_static import StaticEL2N as StaticEL2N
     from astkit.gating.policies.gradnorm_is import GradNormIS as GradNormIS
     from astkit.gating.policies.infobatch import InfoBatch as InfoBatch
-    from astkit.gating.policies.kakurenbo import Kakurenbo as Kakurenbo
     from astkit.gating.policies.learned import Learned as Learned
-    from astkit.gating.policies.proxy_topk import ProxyTopK as ProxyTopK
     from astkit.gating.policies.random_subset import RandomSubset as RandomSubset
-    from astkit.gating.policies.rcap import RCAP as RCAP
-    from astkit.gating.policies.repb import RePB as RePB
     from astkit.gating.policies.rho import Rho as Rho
     from astkit.gating.policies.selective_backprop import SelectiveBackprop as SelectiveBackprop
     from astkit.gating.policies.seta import SeTa as SeTa
+    from astkit.gating.policies.subset import Subset as Subset
     from astkit.gating.policy import Policy as Policy
     from astkit.gating.selection import Scored as Scored
-    from astkit.gating.selection import ScoredBatches as ScoredBatches
     from astkit.gating.selection import Selection as Selection
     from astkit.gating.visits import Visit as Visit
     from astkit.systems.automaton.automaton import LogicCA as LogicCA

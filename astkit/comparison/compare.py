@@ -56,8 +56,8 @@ def compare(
 
     Methods take turns: for each seed dense training spends the budget, then each policy spends as
     many FLOPs, then random selection does so at each policy's realised rate (of the first seed).
-    Scoring and helper models count; every learning rate schedule ends with the budget. Test data
-    are evaluated once per run. ::
+    Scoring counts, and what a policy's numbers took to compute; every learning rate schedule ends
+    with the budget. Test data are evaluated once per run. ::
 
         report = astkit.compare(make_model, train, validation, test, policies=["infobatch"])
         print(report.verdict)
@@ -296,5 +296,9 @@ def _given(policy: Policy) -> dict[str, Any]:
     except (TypeError, ValueError):  # an object is required
         other = {}
     now = plain(config)
-    kinds = {name: type(value) for name, value in config.items() if now[name] != other.get(name)}
+    kinds = {
+        name: type(value)
+        for name, value in config.items()
+        if not isinstance(value, bool | int | float | str | None) and now[name] != other.get(name)
+    }
     return {**kinds, **simple}

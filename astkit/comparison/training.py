@@ -350,6 +350,7 @@ def _cost(trainer: Trainer) -> Entry:
         "steps": trainer.step,
         "optimizer_steps": trainer.optimisation.steps + trainer.optimisation.skipped,
         "uncounted": sorted(ledger.uncounted),
+        "scores_counted": trainer.policy.cost is not None,
     }
 
 

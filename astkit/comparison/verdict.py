@@ -50,6 +50,8 @@ class Verdict:
         compared: number of policies over which the outcome is corrected.
         smallest_gain: gains below it are called none; None: no gain is called so.
         flops, seconds: of the whole run, as a share of those of dense training.
+        scores_counted: whether the FLOPs include what computing the policy's numbers outside took;
+            if not, nothing can be told at equal cost.
         failed: number of the policy's seeds without a finite value, left out of all intervals.
         dense_failed: number of the policy's seeds at which dense training has no finite value.
         needed, rows_needed: seeds, and how many times as many test rows, that would show the
@@ -71,6 +73,7 @@ class Verdict:
     dense_failed: int
     needed: Seeds | None
     rows_needed: float | None
+    scores_counted: bool = True
 
     @property
     def n(self) -> int:
@@ -103,6 +106,7 @@ class Verdict:
         facts = [spelled(self.difference, self.metric)] if self.n else []
         facts.append(_seeds(self.n))
         same = "same FLOPs" if self.flops.n else "same budget"
+        same += "" if self.scores_counted else " without the scores"
         facts.append(f"{self.flops.mean:.2f} x the FLOPs" if unequal(self.flops) else same)
         if self.seconds.n:
             facts.append(f"{self.seconds.mean:.2f} x the time")
@@ -127,6 +131,11 @@ class Verdict:
 
     def _reason(self) -> str:
         """Why nothing can be told yet, and what would help."""
+        if not self.scores_counted:
+            return (
+                ": scores not counted, so nothing can be told at equal cost: give the policy cost=,"
+                " the FLOPs that computing them took"
+            )
         if self.n < 2:
             return ": one seed has no interval, so add seeds" * self.n
         mean, low, high, _ = self.difference
@@ -203,8 +212,9 @@ def judge(
         to_random = gaps(arm, random_control(arm, arms), rows).estimate()
         failed = sum(not finite(run["value"]) for run in arm.values())
         barred = sign * each.mean > 0 and (failed or flops.mean > EXCESS)
-        outcome: Outcome = "no gain" if name in bounded else "cannot tell yet"
-        if name in differ and not barred:
+        counted = all(run.get("scores_counted", True) for run in arm.values())
+        outcome: Outcome = "no gain" if name in bounded and counted else "cannot tell yet"
+        if name in differ and counted and not barred:
             outcome = "higher" if each.mean > 0 else "lower"
         verdict = Verdict(
             policy=name,
@@ -222,6 +232,7 @@ def judge(
             dense_failed=sum(seed in dense and not finite(dense[seed]["value"]) for seed in arm),
             needed=seeds_needed(each, ERROR / compared),
             rows_needed=rows_needed(each, ERROR / compared),
+            scores_counted=counted,
         )
         verdicts.append(verdict)
     return verdicts

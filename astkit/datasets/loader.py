@@ -194,10 +194,6 @@ class Loader:
         """A copy that loads every row as it is: not augmented, and with a last batch in part."""
         return self._changed(_augment=Augment(), drop_last=False)
 
-    def undropped(self) -> Self:
-        """The same data with a last batch in part."""
-        return self._changed(drop_last=False) if self.drop_last else self
-
     def divided(self) -> Self:
         """A copy whose batches hold this process's share of the rows; see `distributed.share`."""
         return self._changed(_divided=True)

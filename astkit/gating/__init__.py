@@ -19,6 +19,5 @@ from astkit.gating.scores import LossAndContrast as LossAndContrast
 from astkit.gating.scores import RelativeScore as RelativeScore
 from astkit.gating.scores import Score as Score
 from astkit.gating.selection import Scored as Scored
-from astkit.gating.selection import ScoredBatches as ScoredBatches
 from astkit.gating.selection import Selection as Selection
 from astkit.gating.selection import evaluating as evaluating

@@ -74,8 +74,6 @@ class Epoch:
         number: the epoch, counted from 0; ``rounds`` of it are ``planned``.
         rows: int64, the rows planned in this epoch so far, in the order of training.
         scale: float32, the factor on each row's loss in a mean over rows.
-        score_only: int64, rows of the latest round to score at its end without training.
-        lr_factor: learning rate factor of the latest round.
         candidates: number of candidates of the latest round, and of the rounds just before it in
             which nothing was planned; ``share`` of them was planned.
     """
@@ -108,8 +106,6 @@ class Epoch:
         self.number, self.planned = number, 0
         self.rows = torch.empty(0, dtype=torch.int64)
         self.scale = torch.empty(0)
-        self.score_only = self.rows
-        self.lr_factor = 1.0
 
     @property
     def complete(self) -> bool:
@@ -134,11 +130,9 @@ class Epoch:
         chosen = checked(chosen, self.samples, self.planner)
         self.rows = torch.cat([self.rows, chosen.index])
         self.scale = torch.cat([self.scale, chosen.scale.float()])
-        self.score_only = rows[:0] if chosen.score_only is None else chosen.score_only
-        self.lr_factor = chosen.lr_factor
         self.candidates = len(rows) + (0 if self.share else self.candidates)
         self.share = len(chosen) / max(1, self.candidates)
-        return max(0, len(rows) - len(chosen) - len(self.score_only))
+        return max(0, len(rows) - len(chosen))
 
     def occurrences(self, part: slice) -> Tensor | None:
         """How often each row of ``part`` came before in this epoch, int64; ``None`` for never."""
@@ -154,7 +148,7 @@ class Epoch:
 
     def state_dict(self) -> dict[str, Any]:
         """The plan of this epoch so far."""
-        names = ("number", "planned", "score_only", "lr_factor", "share", "candidates")
+        names = ("number", "planned", "share", "candidates")
         state = {name: getattr(self, name) for name in names}
         if self.planner is not None:  # otherwise the order of the data set
             state |= {"rows": self.rows, "scale": self.scale}
@@ -182,7 +176,7 @@ class PolicySampler(Sampler[int]):
     ``learns`` from the losses.
 
     Attributes:
-        epoch: the plan; its ``score_only`` and ``lr_factor`` are those of the latest round.
+        epoch: the plan.
         progress: returns the completed fraction of the run; by default computed from ``epochs``.
     """
 

@@ -155,11 +155,6 @@ class Gate(Policy):
         shares = f"rate {self.rate:.3g}, {self.trained_share:.3g} trained on"
         return f"{said}: {shares}, of {int(self.seen):,} rows"
 
-    @property
-    def needs_index(self) -> bool:  # type: ignore[override]
-        """Whether the score keeps per-sample state."""
-        return bool(getattr(self.significance, "needs_index", False))
-
     def expected_rows(self, samples: int) -> int:
         """``samples``: ``rate`` is that of batches, whatever a subclass plans."""
         return samples

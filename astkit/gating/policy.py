@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
@@ -59,6 +59,8 @@ class Policy:
     criterion: Criterion | None = None  #: of ``choose`` in custom loops; default cross-entropy
     begun: int = 0  #: number of sampler iterations started so far
     flops: float = 0.0  #: of the policy's own work besides passes, until the trainer books them
+    #: FLOPs that computing its numbers outside took, counted with the first step; None: not counted
+    cost: float | None = 0.0
     sized: bool = True  #: whether the sampler has a length, an estimate if epochs differ
     _sampler: PolicySampler | None = None
     _visits: Visits | None = None  # not observed yet
@@ -84,13 +86,6 @@ class Policy:
 
     def observe(self, visit: Visit) -> None:
         """Called with the per-sample results of training or scoring."""
-
-    def prepare(self, make_model: Callable[[], nn.Module], data: Any) -> None:
-        """Train helper models; called once before training, included in the measured time.
-
-        ``make_model`` returns an untrained copy of the model; ``data``, which can be iterated
-        repeatedly, are the training data as `Scored` batches.
-        """
 
     def steer(self, name: str, value: Any) -> None:
         """Change a setting during the run; raises ``ValueError`` if unsupported."""

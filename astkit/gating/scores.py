@@ -17,7 +17,6 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from astkit.datasets.batch import count_rows
 from astkit.gating.controllers import FROM_0, check_number
@@ -28,7 +27,6 @@ from astkit.gating.losses import (
     logits_of,
     row_losses,
     single,
-    whole_numbers,
 )
 from astkit.gating.selection import Scored
 from astkit.names import resolve
@@ -38,22 +36,17 @@ Score = Callable[[Any, Any, Any], Tensor]
 
 
 class ContextScore(ABC):
-    """Base class of scores that need the model or the sample indices, or that keep state.
+    """Base class of scores that need the model, or that keep state.
 
     Override ``score``, and ``state_dict`` and ``load_state_dict`` if values depend on earlier
     batches. A score that needs a second model calls ``batch.forward(model)``, which is counted.
-
-    Attributes:
-        needs_index: whether the score keeps per-sample state, which requires indices in the data.
     """
-
-    needs_index: bool = False
 
     @abstractmethod
     def score(self, batch: Scored) -> Tensor:
         """Scores ``[batch]``, NaN if undefined. Called in eval mode without gradients.
 
-        Raises ``ValueError`` if ``batch`` lacks a required index or model.
+        Raises ``ValueError`` if ``batch`` lacks a required model.
         """
 
     def __call__(self, outputs: Any, targets: Any, inputs: Any) -> Tensor:
@@ -249,60 +242,11 @@ def gradient_norm(outputs: Any, targets: Any, inputs: Any) -> Tensor:
     return (shares.sum(1, keepdim=True) * logits.softmax(1) - shares).norm(dim=1)
 
 
-def sample_index(score: object, index: Tensor | None, rows: int) -> Tensor:
-    """``index`` of ``rows`` samples on the CPU, int64 ``[rows]``.
-
-    Raises ``ValueError`` if it is missing, negative or has the wrong shape.
-    """
-    right = index is not None and whole_numbers(index) and index.shape == (rows,)
-    if index is None or not right or bool((index < 0).any()):
-        raise ValueError(
-            f"{type(score).__name__} keeps per-sample state and needs an index of one integer of 0"
-            " or more per row: use a DataLoader of indexed(data), and in a custom training loop"
-            " pass index=... of each batch"
-        )
-    return index.detach().cpu().long()
-
-
-class EL2N(ContextScore):
-    """Error norm ``||softmax(z) - y||``, averaged over all scorings of a sample so far.
-
-    Non-finite values are returned unchanged and excluded from the average. Source: Paul, Ganguli
-    and Dziugaite, "Deep Learning on a Data Diet" (NeurIPS 2021), who average over networks early in
-    training instead.
-    """
-
-    needs_index = True
-
-    def __init__(self) -> None:
-        # of norms, and visits; float64 on the CPU: the same accuracy of long sums for every device
-        self.sums = torch.zeros(2, 0, dtype=torch.float64)
-
-    def score(self, batch: Scored) -> Tensor:
-        norms = gradient_norm(batch.outputs, batch.targets, batch.inputs)
-        index = sample_index(self, batch.index, len(norms))
-        missing = int(index.max()) + 1 - self.sums.shape[1] if len(index) else 0
-        if missing > 0:
-            self.sums = F.pad(self.sums, (0, missing))
-        finite = norms.isfinite()
-        kept = finite.cpu()
-        known = norms.detach().cpu().double()[kept]
-        self.sums.index_add_(1, index[kept], torch.stack([known, torch.ones_like(known)]))
-        total, visits = self.sums[:, index]
-        return torch.where(finite, (total / visits).to(norms), norms)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"sums": self.sums.clone()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.sums = state["sums"].clone()
-
-
 _TERM = re.compile(r"\s*(?:(\d+\.?\d*|\.\d+)\s*\*)?\s*([a-z]\w*)\s*", re.ASCII)
 
 
 def named_score(text: str, criterion: Criterion | None = None) -> Score:
-    """Builds a score from a registered name or a weighted sum such as "loss + 0.5*el2n".
+    """Builds a score from a registered name or a weighted sum such as "loss + 0.5*margin".
 
     A term is ``name`` or ``weight*name``, see `WeightedSum`. Raises ``ValueError`` for other texts.
     """
@@ -349,7 +293,6 @@ class WeightedSum(RelativeScore):
                     f"{_name(term)} compares a row with its batch already, so it cannot be a term"
                     " of a weighted score: use a score of single rows, such as loss or contrast"
                 )
-        self.needs_index = any(getattr(term, "needs_index", False) for term in scores)
         self._contextual = [term for term in scores if isinstance(term, ContextScore)]
 
     def features(self, batch: Scored) -> Tensor:

@@ -7,7 +7,7 @@ rows to train on, with their weights.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -16,14 +16,14 @@ import torch
 from torch import Tensor, nn
 
 from astkit import distributed, rng
-from astkit.datasets.batch import Batch, as_batch, call, count_rows, take_rows, tensors
+from astkit.datasets.batch import Batch, call, count_rows, take_rows, tensors
 from astkit.gating.losses import Criterion, class_outputs, cross_entropy_rows, row_losses
 
 Forward = Callable[[nn.Module, Batch], Any]
 """Outputs of a model for a batch, in the precision of the run."""
 
-Count = Callable[[nn.Module, Batch, bool], None]
-"""Called as ``count(model, batch, trained)`` for each pass, to count its cost."""
+Count = Callable[[nn.Module, Batch], None]
+"""Called as ``count(model, batch)`` for each pass, to count its cost."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,6 @@ class Selection:
     #: weights such as 1 / (1 - r) give an unbiased gradient. In a plan it refers to all n rows: a
     #: batch of b of them divides by normaliser * b / n
     normaliser: float | Tensor | None = None
-    score_only: Tensor | None = None  #: of plans: rows to score, for ``observe``, after the round
-    lr_factor: float = 1.0  #: of plans: learning rate factor during the round
     candidates: int | None = None  #: number of rows of the batch
     rate: float | Tensor | None = None  #: fraction of active candidates, fallback rows excluded
     threshold: float | Tensor | None = None  #: of the scores; ``None`` without scoring
@@ -125,23 +123,20 @@ class Selection:
     def check(self, rows: int, policy: object) -> Selection:
         """Return this selection if it is valid for ``rows`` rows.
 
-        Raises ``ValueError``, naming ``policy``, for rows out of range, invalid weights,
-        normaliser or ``lr_factor``, and weights that are all 0.
+        Raises ``ValueError``, naming ``policy``, for rows out of range, invalid weights or
+        normaliser, and weights that are all 0.
         """
-        name = type(policy).__name__
-        for index in (self.index, self.score_only):
-            if index is None:
-                continue
-            if index.dtype != torch.int64 or index.ndim != 1:
-                raise ValueError(
-                    f"{name} gave rows as {index.dtype} of shape {list(index.shape)}: give int64"
-                    " rows of shape [n]"
-                )
-            if len(index) and (int(index.min()) < 0 or int(index.max()) >= rows):
-                raise ValueError(
-                    f"{name} selected rows {int(index.min())} to {int(index.max())} of {rows}, some"
-                    f" of which do not exist: select from 0 to {rows - 1}"
-                )
+        name, index = type(policy).__name__, self.index
+        if index.dtype != torch.int64 or index.ndim != 1:
+            raise ValueError(
+                f"{name} gave rows as {index.dtype} of shape {list(index.shape)}: give int64 rows"
+                " of shape [n]"
+            )
+        if len(index) and (int(index.min()) < 0 or int(index.max()) >= rows):
+            raise ValueError(
+                f"{name} selected rows {int(index.min())} to {int(index.max())} of {rows}, some of"
+                f" which do not exist: select from 0 to {rows - 1}"
+            )
         weight, total = self.weight, float(self.total)
         valid = bool(((weight >= 0) & (weight < math.inf)).all())
         empty = not len(self) and self.normaliser is None
@@ -150,10 +145,6 @@ class Selection:
                 f"{name} gave {len(self)} rows weights of shape {list(weight.shape)} and the"
                 f" normaliser {total:g}: give each row a finite weight of 0 or more,"
                 " not 0 to all of them, and a finite normaliser above 0 or None"
-            )
-        if not 0 < self.lr_factor < math.inf:
-            raise ValueError(
-                f"{name} gave the lr_factor {self.lr_factor}: give a finite factor above 0"
             )
         return self
 
@@ -202,7 +193,7 @@ class Scored:
         index: int64 ``[rows]``, data set indices; ``None`` if unknown.
         model: the model in training; ``None`` if unknown.
         criterion: returns one loss per row.
-        forward: computes the outputs of a model, in training too; default ``model(inputs)``.
+        forward: computes the outputs of a model; default ``model(inputs)``.
         count: called for each pass over these rows.
     """
 
@@ -226,7 +217,7 @@ class Scored:
         self.criterion = criterion
         self._outputs = outputs
         self._forward = forward or (lambda model, batch: call(model, batch.x, batch.y))
-        self._count = count or (lambda model, batch, trained: None)
+        self._count = count or (lambda model, batch: None)
         self._losses: Tensor | None = None
 
     @property
@@ -291,53 +282,13 @@ class Scored:
             self._move(model)
         with evaluating(model, self.device):
             outputs = self._forward(model, self.batch)
-        self._count(model, self.batch, False)
+        self._count(model, self.batch)
         return outputs
-
-    def losses_of(self, model: nn.Module) -> Tensor:
-        """One loss per row of another model, ``[rows]``."""
-        return row_losses(self.criterion, self.forward(model), self.targets).detach()
-
-    def train(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> Tensor:
-        """Train another model for one step; returns its losses before the step, ``[rows]``.
-
-        A single row only yields its loss, since BatchNorm may be unable to train on it.
-        """
-        if self.rows < 2:
-            return self.losses_of(model)
-        self._move(model)
-        model.train()
-        outputs = self._forward(model, self.batch)
-        losses = row_losses(self.criterion, outputs, self.targets)
-        half = any(part.dtype == torch.float16 for part in tensors(outputs))
-        # without a loss scale, float16 gradients would vanish
-        scaler = torch.amp.GradScaler(self.device.type, init_scale=1024.0, enabled=half)
-        optimizer.zero_grad(set_to_none=True)
-        scaler.scale(losses.mean()).backward()
-        scaler.step(optimizer)
-        self._count(model, self.batch, True)
-        return losses.detach()
 
     def _move(self, model: nn.Module) -> None:
         device = self.device
         if any(parameter.device != device for parameter in model.parameters()):
             model.to(device)
-
-
-class ScoredBatches:
-    """Batches of ``loader`` as `Scored`, for ``Policy.prepare`` in a custom training loop.
-
-    The loader must allow repeated iteration, and yield ``(index, batch)`` pairs of an `indexed`
-    data set.
-    """
-
-    def __init__(self, loader: Iterable[Any], criterion: Criterion = cross_entropy_rows) -> None:
-        self.loader, self.criterion = loader, criterion
-
-    def __iter__(self) -> Iterator[Scored]:
-        for index, item in self.loader:
-            batch = as_batch(item, index)
-            yield Scored(None, batch.y, batch.x, batch.index, criterion=self.criterion)
 
 
 class Predictions(NamedTuple):

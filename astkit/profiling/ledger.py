@@ -39,7 +39,8 @@ class Samples:
 class Flops:
     """FLOPs, 2 per multiply-add; ``evaluation`` is not part of ``total``.
 
-    ``helper``: scoring and training of a policy's helper models.
+    ``helper``: work of a policy besides passes of the model, such as those of a second model, and
+    what its numbers from outside took to compute, see `Policy.cost`.
     """
 
     scoring: float = 0.0
@@ -50,7 +51,7 @@ class Flops:
 
     @property
     def total(self) -> float:
-        """FLOPs spent on training: scoring, forward, backward and helper models."""
+        """FLOPs spent on training: scoring, forward, backward and helper."""
         return self.scoring + self.forward + self.backward + self.helper
 
 
@@ -163,10 +164,10 @@ class Ledger:
         if evaluated:
             flops.evaluation += cost.scoring.per_row * evaluated + cost.scoring.fixed * passes
 
-    def note_helper(self, cost: BatchFlops, rows: int, trained: bool) -> None:
-        """Add a pass of a policy's helper model over ``rows`` rows."""
+    def note_helper(self, cost: BatchFlops, rows: int) -> None:
+        """Add a scoring pass of a second model over ``rows`` rows."""
         self.uncounted.update(cost.uncounted)
-        self.flops.helper += cost.training(rows) if trained else cost.scoring(rows)
+        self.flops.helper += cost.scoring(rows)
 
     def pool(self) -> None:
         """Sum samples and FLOPs over the processes since the last call; each must call it."""

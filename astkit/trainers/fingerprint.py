@@ -203,7 +203,7 @@ def policy_part(policy: Policy) -> Part:
     """What copies of ``policy`` select from invented data in two epochs, or `ROUNDS` rounds.
 
     The target is unlike the data, then like them, since a policy may ask about it first. ``None``
-    for a policy that computes with models: of these, settings alone are compared.
+    for a policy that is given numbers of its own data: of these, settings alone are compared.
     """
     rows = torch.arange(2 * ROWS)
     images = rng.uniform(torch.arange(len(rows) * 16), "fingerprint").reshape(-1, 1, 4, 4)
@@ -221,8 +221,7 @@ def policy_part(policy: Policy) -> Part:
                 epoch.start(number // twin.rounds)
             before = len(epoch.rows)
             epoch.plan(rng.permutation(ROWS, "fingerprint", epoch.number), number / rounds)
-            yield from checksum((epoch.rows, epoch.scale, epoch.score_only))
-            yield epoch.lr_factor
+            yield from checksum((epoch.rows, epoch.scale))
             for part in epoch.rows[before:].split(BATCH):
                 if overrides(twin, "choose"):
                     x, y = data[part]
@@ -231,14 +230,12 @@ def policy_part(policy: Policy) -> Part:
                     if chosen is not None:
                         part = part[chosen.index]
                         yield from checksum((part, chosen.weight))
-                twin.observe(_visit(part, number, trained=True))
-            if len(epoch.score_only):
-                twin.observe(_visit(epoch.score_only, number, trained=False))
+                twin.observe(_visit(part, number))
 
     return repeated(lambda: [number for target in (unlike, like) for number in selected(target)])
 
 
-def _visit(rows: Tensor, number: int, trained: bool) -> Visit:
+def _visit(rows: Tensor, number: int) -> Visit:
     """An invented visit: losses fall from round to round, at a pace of each row's own."""
     first, pace = (rng.uniform(rows, "fingerprint", name) for name in ("loss", "pace"))
     losses = 4 * first * 0.5 ** (number * pace)
@@ -246,7 +243,7 @@ def _visit(rows: Tensor, number: int, trained: bool) -> Visit:
     confidence = torch.maximum(probability, 1 - probability)
     right = probability > 0.5
     label = torch.where(right, probability, (1 - confidence) / (CLASSES - 1))  # else a random one
-    return Visit(rows, losses, right, confidence, label, trained)
+    return Visit(rows, losses, right, confidence, label)
 
 
 def plain(value: Any) -> Any:

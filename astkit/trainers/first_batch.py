@@ -104,20 +104,6 @@ def sampled_rows(validation: BatchSource | None, fraction: float) -> Tensor | No
     return rng.permutation(rows, "fast validation")[:count].sort().values
 
 
-class ScoredData:
-    """Training data as `Scored` batches, for ``Policy.prepare``; every iteration has its own order.
-
-    ``scored`` makes a batch of the source a `Scored`.
-    """
-
-    def __init__(self, source: BatchSource, scored: Callable[[Batch], Scored]) -> None:
-        self.source, self.scored, self._passes = source, scored, 0
-
-    def __iter__(self) -> Iterator[Scored]:
-        passes, self._passes = self._passes, self._passes + 1
-        return map(self.scored, self.source.batches(passes))
-
-
 def features_of(model: nn.Module, batches: Iterator[Scored]) -> Tensor:
     """What ``model`` finds in each row, float32 ``[rows, d + 2]`` on the CPU.
 

@@ -291,13 +291,14 @@ class Optimisation:
 
     # --- the optimizer step ---
 
-    def set_lr(self, progress: float, factor: float = 1.0) -> None:
-        """Set the learning rate for a fraction ``progress`` of the budget, times ``factor``."""
+    def set_lr(self, progress: float) -> None:
+        """Set the learning rate for a fraction ``progress`` of the budget."""
+        factor = self.lr_scale
         if self.scheduler is None:
             factor *= self.config.lr_factor(progress)
         elif self.schedule_steps is not None:
             self._schedule(int(progress * self.schedule_steps + 1e-6))
-        self._scale_lr(factor * self.lr_scale)
+        self._scale_lr(factor)
         self.lr = self.optimizer.param_groups[0]["lr"]
 
     def _scale_lr(self, factor: float) -> None:

@@ -100,7 +100,7 @@ class SampleBySampleTrainer(Trainer):
                 outputs = join([self.forward(self.model, row) for row in rows])
                 scores = gate.scores(self.scored(batch, outputs))
             chosen = gate.select(scores)
-        self._count_pass(self.model, batch, False)
+        self._count_pass(self.model, batch)
         weights = chosen.weight if weight is None else chosen.weight * chosen.take(weight)
         normaliser, optimisation = chosen.total / max(1, len(chosen)), self.optimisation
         losses = [
@@ -115,8 +115,8 @@ class SampleBySampleTrainer(Trainer):
         if not self.score.count:
             with self.ledger.phase("score"), evaluating(self.model, self.device):
                 self.score.start(gate, [self._row(row) for row in rows])
-            self._count_pass(self.model, batch, False)
-        self._count_pass(self.model, batch, False)
+            self._count_pass(self.model, batch)
+        self._count_pass(self.model, batch)
         weights = torch.ones(len(rows), device=self.device) if weight is None else weight
         scores: list[Tensor] = []
         losses: dict[int, Tensor] = {}

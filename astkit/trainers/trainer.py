@@ -33,7 +33,6 @@ from astkit.trainers.config import Budget, TrainConfig, check_types, choose_devi
 from astkit.trainers.evaluation import Evaluation, Measured, Metrics, as_metrics, check_undivided
 from astkit.trainers.fingerprint import check_same, describe, describe_weights, first_batch
 from astkit.trainers.first_batch import (
-    ScoredData,
     features_of,
     of_all_processes,
     sampled_rows,
@@ -42,9 +41,9 @@ from astkit.trainers.first_batch import (
 from astkit.trainers.history import Event, History, Observer, Reports, Steering, StepRecord
 from astkit.trainers.limits import TIME_BUDGET, TimeIsUp, interrupt_held, time_is_up
 from astkit.trainers.optimisation import Optimisation
-from astkit.trainers.step import StepResult, visit_of
+from astkit.trainers.step import StepResult
 
-COUNTS = {"step": int, "progress": float, "done": bool, "prepared": bool}
+COUNTS = {"step": int, "progress": float, "done": bool}
 STATEFUL = ("policy", "batches", "optimisation", "ledger", "reports", "steering")
 """Attributes of a trainer that a checkpoint saves: plain values, and parts with a state."""
 
@@ -148,7 +147,7 @@ class Trainer:
         self.classes = True  # whether integer targets are classes, see `takes_classes`
         self._forget_costs()
         self.step, self.progress = 0, 0.0
-        self.done = self.prepared = False
+        self.done = False
         self.history = History()
         self.reports = Reports([self.history, *observers], self.config.report_every)
         self.steering = Steering(self.policy, replay)
@@ -195,7 +194,6 @@ class Trainer:
         limited = TIME_BUDGET in os.environ
         time_is_up()  # raises for what is no number of hours
         with self._running():
-            self._prepare()
             while not self.done:
                 record = self._train_step() if self.progress < 1.0 else None
                 if record is None:
@@ -234,16 +232,6 @@ class Trainer:
                 for module, training in modes:
                     module.training = training
 
-    def _prepare(self) -> None:
-        """Call ``Policy.prepare`` once, with copies of the initial model."""
-        if not self.prepared and overrides(self.policy, "prepare"):
-            begin = copy.deepcopy(self.model)
-            random = rng.isolated(self.device, self.config.seed, "prepare")
-            with self.ledger.clock("training"), self.ledger.phase("prepare"), random:
-                data = ScoredData(self.train_data, self.scored)
-                self.policy.prepare(partial(copy.deepcopy, begin), data)
-        self.prepared = True
-
     def _train_step(self) -> StepRecord | None:
         """Plan, load, choose, train, observe, book, report; ``None`` if the epoch is over."""
         with self.ledger.clock("training"):
@@ -259,7 +247,7 @@ class Trainer:
                 )
             cost = self.cost(batch)
             with rng.isolated(self.device, self.config.seed, "step", self.step, *self._process):
-                self.optimisation.set_lr(self.progress, self.batches.epoch.lr_factor)
+                self.optimisation.set_lr(self.progress)
                 result = self.train_batch(batch, self.batches.weight(batch))
                 if self.optimisation.watching:
                     result = result._replace(predictions=self.optimisation.take_predictions())
@@ -280,13 +268,12 @@ class Trainer:
         return record
 
     def _next_batch(self) -> Batch | None:
-        """The next batch; opens rounds, scores ``score_only`` rows; ``None`` after an epoch."""
+        """The next batch; opens rounds; ``None`` after an epoch."""
         while True:
             with self.ledger.phase("load"):
                 batch = self.batches.next()
             if batch is not None:
                 return batch
-            self._score_only()
             if self.batches.epoch.complete:
                 return None
             with self.ledger.phase("plan"):
@@ -296,28 +283,12 @@ class Trainer:
                 unloaded = self.batches.plan(self.progress)
                 self.ledger.counts.unloaded += unloaded if distributed.rank() == 0 else 0
 
-    def _score_only(self) -> None:
-        """Score the ``score_only`` rows of the round; the results go to ``Policy.observe``."""
-        epoch, source = self.batches.epoch, self.batches.source
-        rows, epoch.score_only = epoch.score_only, epoch.score_only[:0]
-        if not len(rows):
-            return
-        batches = source.undropped().batches(epoch.number, rows)
-        for _ in range(-(-len(rows) // source.batch_size)):
-            with self.ledger.phase("load"):
-                batch = next(batches)
-            with self.ledger.phase("score"):
-                seen = self.scored(batch)
-                everything = torch.arange(batch.rows, device=seen.losses.device)
-                self.policy.report(visit_of(seen, everything, self.optimisation.watching))
-                self.ledger.counts.skipped += batch.rows
-
     # --- a step: these may be overridden ---
 
     def forward(self, model: nn.Module, batch: Batch) -> Any:
         """Outputs of ``model``, in its current mode and the precision of the run.
 
-        Used for scoring and evaluation, and for the helper models of policies.
+        Used for scoring and evaluation, and for a second model that a score asks.
         """
         return self.optimisation.outputs(model, batch)
 
@@ -405,6 +376,8 @@ class Trainer:
         )
         self.ledger.flops.helper += self.policy.flops
         self.policy.flops = 0.0
+        if self.step == 0 and distributed.rank() == 0:
+            self.ledger.flops.helper += self.policy.cost or 0.0
         self.step += 1
         self.batches.trained()
         loss = losses.mean() if chosen is None else chosen.mean_loss(losses)
@@ -422,12 +395,12 @@ class Trainer:
             metrics |= {name: getattr(chosen, name) for name in names}
         return metrics
 
-    def _count_pass(self, model: nn.Module, batch: Batch, trained: bool) -> None:
-        """Count a scoring pass of the model, or a pass of a policy's helper model."""
-        if model is self.model and not trained:
+    def _count_pass(self, model: nn.Module, batch: Batch) -> None:
+        """Count a scoring pass of the model, or of a second one."""
+        if model is self.model:
             self.ledger.note(self.cost(batch), scored=batch.rows, passes=self.passes(batch.rows))
         else:
-            self.ledger.note_helper(self.cost(batch, model), batch.rows, trained)
+            self.ledger.note_helper(self.cost(batch, model), batch.rows)
 
     def cost(self, batch: Batch, model: nn.Module | None = None) -> BatchFlops:
         """FLOPs of ``batch``, counted once per shape of its rows, or predicted from other lengths.

@@ -117,14 +117,15 @@ def test_the_page_holds_verdicts_at_equal_cost() -> None:
     assert "| wrong labels, start |" in first
     assert "| seta | up to 50 % of the cost saved | " in claimed
     assert "| clean, 1 epochs: +1.0 points" in claimed
-    assert claimed.count("not measured") == 7
+    assert claimed.count("not measured") == 4
     assert "Commits: 01234567; 0 of 21 runs" in text
 
 
 @pytest.mark.full
 def test_every_policy_can_be_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gain, "CACHE", tmp_path)
-    for name in sorted(REGISTRIES["policy"]):
-        policy = {"random": "random:rate=0.5", "el2n_static": "el2n_static:runs=1"}.get(name, name)
+    given = ("rho", "subset", "weighted")  # numbers of one data set, which no text can name
+    for name in sorted(set(REGISTRIES["policy"]) - {*given}):
+        policy = "random:rate=0.5" if name == "random" else name
         found = gain.execute(Run("digits", "clean", 3.0, policy, 0, 3e-3))
         assert 1 <= found["flops"] / found["budget"] < 1.05, name

@@ -511,9 +511,9 @@ def test_labels_name_the_arguments_given() -> None:
 
     for policy, label in (
         (InfoBatch(seed=4), "infobatch"),
-        ({"name": "gate", "score": "el2n", "target_rate": 0.25}, "gate(0.25, score=el2n)"),
+        ({"name": "gate", "score": "margin", "target_rate": 0.25}, "gate(0.25, score=margin)"),
         ({"name": "gate", "target_rate": 0.1, "seed": 3}, "gate(0.1)"),
-        (Gate(0.2, "el2n", fallback=0), "gate(0.2, score=el2n, fallback=0)"),
+        (Gate(0.2, "margin", fallback=0), "gate(0.2, score=margin, fallback=0)"),
         (Gate(controller=OriginPI(0.3)), "gate(0.3, controller=OriginPI)"),
         (Mine(), "Mine"),
         (Mine(2.0, print), "Mine(2.0, score=builtin_function_or_method)"),

@@ -13,14 +13,14 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
-from astkit import Kakurenbo, TrainConfig
+from astkit import InfoBatch, TrainConfig
 from tests.comparison.small_tasks import TEST, TRAIN, make_model, run
 
 INPUTS, LABELS = TRAIN.tensors
 
 
 def compared(out: Path, **options: Any) -> Any:
-    return run(**{"policies": ["kakurenbo"], "seeds": [0], "out": out, **options})
+    return run(**{"policies": ["infobatch"], "seeds": [0], "out": out, **options})
 
 
 @pytest.fixture(scope="module")
@@ -40,10 +40,10 @@ def refused(folder: Path, what: str, **options: Any) -> None:
 
 
 def test_a_policy_that_computes_otherwise(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def half_sure(self: Any, visit: Any) -> None:
-        self.sure[visit.index] = visit.index % 2 == 0
+    def squared(self: Any, visit: Any) -> None:
+        self.losses[visit.index] = visit.losses.square()
 
-    monkeypatch.setattr(Kakurenbo, "observe", half_sure)
+    monkeypatch.setattr(InfoBatch, "observe", squared)
     refused(folder, "policy")
 
 

@@ -82,6 +82,18 @@ def test_each_outcome_has_its_sentence() -> None:
     assert list(sentences) == list(sentences.values())
 
 
+@pytest.mark.parametrize("gaps", [CLEAR, negative(CLEAR), SMALL])
+def test_without_the_cost_of_its_scores_a_policy_has_no_verdict(gaps: Sequence[float]) -> None:
+    words = judge(entries({"x": gaps}, scores_counted=True))[0].words
+    (found,) = judge(entries({"x": gaps}, scores_counted=False))
+    assert (found.outcome, found.better) == ("cannot tell yet", None)
+    assert words != "cannot tell yet"
+    assert "same FLOPs without the scores, " in found.sentence
+    assert ": scores not counted, so nothing can be told at equal cost: give the policy cost=" in (
+        found.sentence
+    )
+
+
 def test_seeds_at_which_dense_training_failed_are_told() -> None:
     rows = entries({"x": CLEAR})
     rows[1]["value"] = math.nan

@@ -62,21 +62,19 @@ def test_a_sampler_is_torchs_and_knows_the_labels() -> None:
     assert rows != list(policy.sampler(Data(range(7)), epochs=2))  # another epoch
 
 
-def test_what_a_plan_says_beside_its_rows_is_kept_by_the_sampler() -> None:
+def test_the_length_of_an_epoch_is_that_of_its_plan() -> None:
     told: list[RunInfo] = []
 
     class Beside(Kept):
         def plan(self, run: RunInfo) -> Selection:
             told.append(run)
-            late = run.rows[2:]
-            return Selection(run.rows[:2], score_only=late, lr_factor=1.5 - run.epoch)
+            return Selection(run.rows[:2])
 
     sampler = Beside().sampler(range(5), epochs=2)
     assert len(list(sampler)) == len(sampler) == 2
-    assert (len(sampler.epoch.score_only), sampler.epoch.lr_factor) == (3, 1.5)
     sampler.progress, sampler.policy.sized = lambda: 0.25, False
     list(sampler)
-    assert (sampler.epoch.lr_factor, told[-1].progress) == (0.5, 0.25)
+    assert told[-1].progress == 0.25
     with pytest.raises(TypeError, match="the length of an epoch is known at its end"):
         len(sampler)
 
@@ -134,7 +132,7 @@ class Recalled(Policy):
     def plan(self, run: RunInfo) -> Selection:
         known = self.losses[run.rows]
         kept = run.rows[known <= known.mean()]
-        return Selection(kept, 1 + self.losses[kept], lr_factor=1 + float(known.mean()))
+        return Selection(kept, 1 + self.losses[kept])
 
     def observe(self, visit: Visit) -> None:
         assert visit.index is not None
@@ -143,7 +141,7 @@ class Recalled(Policy):
 
 @pytest.mark.parametrize("stop", [0, 1, 3, 5])
 def test_an_interrupted_iteration_continues_with_the_rows_that_are_left(stop: int) -> None:
-    def batches(policy: Recalled) -> Iterator[tuple[list[int], float, float]]:
+    def batches(policy: Recalled) -> Iterator[tuple[list[int], float]]:
         """Three epochs; a batch is drawn before the one before it is trained on."""
         sampler = policy._sampler or policy.sampler(range(40), epochs=3)
         more = policy._sampler is not None  # the rest of an interrupted epoch
@@ -155,7 +153,7 @@ def test_an_interrupted_iteration_continues_with_the_rows_that_are_left(stop: in
                 ahead = next(drawn, None)
                 index = torch.tensor(rows)
                 losses = torch.sin(index * (policy.begun + 1.0)).abs()
-                yield rows, policy.mean(losses, index).item(), sampler.epoch.lr_factor
+                yield rows, policy.mean(losses, index).item()
                 rows = ahead
 
     whole = list(batches(Recalled()))
@@ -169,7 +167,6 @@ def test_an_interrupted_iteration_continues_with_the_rows_that_are_left(stop: in
     later.load_state_dict(saved[0])
     later.sampler(range(40), epochs=3).resume(saved[1])
     assert [*found, *batches(later)] == whole
-    assert {lr for _, _, lr in whole} != {1.0}
     with pytest.raises(ValueError, match=r"epoch to resume has 40 rows .* data has 41: pass the d"):
         Recalled().sampler(range(41), epochs=3).resume(saved[1])
 

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from astkit import RandomSubset
+from astkit import RandomSubset, Rho
 from astkit.gating import Gate, Policy, RunInfo, Scored, Selection, Visit, as_policy
 from astkit.names import REGISTRIES, resolve
 from astkit.trainers import Trainer
@@ -23,7 +23,7 @@ Y = (X[:, :3] + 0.3 * X[:, 3:]).argmax(1)
 DATA = TensorDataset(X, Y)
 
 
-NEEDED = {"target_rate": 0.25, "rate": 0.25}
+NEEDED = {"target_rate": 0.25, "rate": 0.25, "scores": [1.0], "holdout_losses": [1.0]}
 
 
 @pytest.mark.parametrize("kind", ["policy", "score", "controller"])
@@ -122,12 +122,12 @@ ERRORS: dict[str, tuple[Callable[[], Any], str]] = {
     "an empty batch": (lambda: Gate()(nn.Linear(6, 3), X[:0], Y[:0]), r"at least one row"),
     "rows that do not exist": (lambda: choose(3, 48), r"selected rows 3 to 48 of 48, .*0 to"),
     "no index": (
-        lambda: Gate(score="el2n")(nn.Linear(6, 3), X, Y),
-        r"Gate needs the index of each row, but got none: use a DataLoader of indexed\(data\)",
+        lambda: Rho(torch.zeros(48))(nn.Linear(6, 3), X, Y),
+        r"Rho needs the index of each row, but got none: use a DataLoader of indexed\(data\)",
     ),
     "no index, in a trainer": (
-        lambda: Trainer(nn.Linear(6, 3), [(X, Y)], policy=Gate(score="el2n"), epochs=1).run(),
-        r"Gate keeps per-sample state, but .*pass the data set itself .* or use .*indexed\(data\)",
+        lambda: Trainer(nn.Linear(6, 3), [(X, Y)], policy=Rho(torch.zeros(48)), epochs=1).run(),
+        r"Rho keeps per-sample state, but .*pass the data set itself .* or use .*indexed\(data\)",
     ),
     "no name": (lambda: as_policy({"rate": 0.1}), r"policy is \{'rate': 0.1\}: pass a policy"),
     "unknown": (

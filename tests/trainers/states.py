@@ -62,7 +62,7 @@ def outcome(trainer: Trainer) -> dict[str, Any]:
 
 
 class Hardest(Policy):
-    """Of each third of an epoch the half with the highest losses so far; scores the others."""
+    """Of each third of an epoch the half with the highest losses so far."""
 
     rounds = 3
     needs_index = needs_outputs = True
@@ -74,9 +74,9 @@ class Hardest(Policy):
 
     def plan(self, run: RunInfo) -> Selection:
         order = self.losses[run.rows].argsort(descending=True, stable=True)
-        best, rest = run.rows[order].tensor_split([len(order) // 2])
+        best = run.rows[order[: len(order) // 2]]
         weight = 1.0 + self.wrong[best]
-        return Selection(best, weight, float(len(best)), score_only=rest, lr_factor=0.9)
+        return Selection(best, weight, float(len(best)))
 
     def observe(self, visit: Visit) -> None:
         self.losses[visit.index] = visit.losses

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import StepLR
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from astkit import InfoBatch, Kakurenbo
+from astkit import InfoBatch
 from astkit.datasets import Loader, load
 from astkit.gating import Gate, LogIntegral
 from astkit.gating.policies import auto
@@ -125,7 +125,7 @@ CASES: dict[str, Case] = {
     "lr": (dict, lambda: {"config": TrainConfig(lr=2e-2)}, r"settings \(lr was 0.01 and is 0.02"),
     "gate's rate": (dict, lambda: {"policy": Gate(0.5)}, "target_rate was 0.4 and is 0.5"),
     "score": (
-        dict, lambda: {"policy": Gate(0.4, "el2n")}, "policy.score was 'loss' and is 'el2n'"
+        dict, lambda: {"policy": Gate(0.4, "margin")}, "policy.score was 'loss' and is 'margin'"
     ),
     "no policy": (dict, lambda: {"policy": None}, "policy"),
     "budget": (dict, lambda: {"budget": Budget(epochs=4)}, "budget.epochs was 3 and is 4"),
@@ -207,17 +207,11 @@ def _squared(original: Any, self: Any, visit: Any) -> None:
     self.losses[visit.index] = visit.losses.square()
 
 
-def _unsure(original: Any, self: Any, visit: Any) -> None:
-    original(self, visit)
-    self.sure[visit.index] &= visit.index % 2 == 0
-
-
 @pytest.mark.parametrize(
     ("policy", "kind", "method", "change"),
     [
         ("infobatch", InfoBatch, "observe", _squared),
         ("auto", auto.Auto, "observe", _squared),
-        ("kakurenbo", Kakurenbo, "observe", _unsure),
         ("gate", LogIntegral, "moved", lambda moved, *args: 1.1 * moved(*args)),
     ],
 )

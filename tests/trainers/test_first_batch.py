@@ -98,8 +98,6 @@ def test_integer_targets_are_no_classes_unless_the_criterion_says_so(
     (epoch,) = run.run().epochs
     assert "val_loss" in epoch
     assert "val_accuracy" not in epoch
-    with pytest.raises(ValueError, match=r"Kakurenbo .* has no class outputs"):
-        trainer(data, nn.Linear(8, width), criterion=criterion, policy="kakurenbo").run()
 
 
 def weighted(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -180,34 +178,6 @@ def test_flops_that_cannot_be_counted_are_said_once_and_kept_in_the_ledger(
 # --- data and features for policies
 
 
-def test_training_data_for_a_helper_come_in_another_order_each_time_and_are_paid_for() -> None:
-    class Helped(Policy):
-        def prepare(self, make_model: Any, data: Any) -> None:
-            self.models = [make_model(), make_model()]
-            optimizer = torch.optim.SGD(self.models[0].parameters(), lr=0.1)
-            self.orders: list[list[int]] = []
-            for _ in range(2):
-                self.orders.append([])
-                for batch in data:
-                    self.orders[-1] += batch.index.tolist()
-                    batch.train(self.models[0], optimizer)
-            self.losses = torch.cat([batch.losses_of(self.models[0]) for batch in data])
-
-    with rng.isolated("cpu", 1):
-        start, model = nn.Linear(8, 3), nn.Linear(8, 3)
-    model.load_state_dict(start.state_dict())
-    policy = Helped()
-    run = trainer(model=model, policy=policy)
-    run.run()
-    assert sorted(policy.orders[0]) == sorted(policy.orders[1]) == list(range(24))
-    assert policy.orders[0] != policy.orders[1]
-    assert torch.equal(policy.models[1].weight, start.weight)  # as the run began
-    assert not torch.equal(policy.models[0].weight, start.weight)
-    one = run.cost(next(run.train_data.batches(0)))
-    assert run.ledger.flops.helper == 2 * one.training(24, 3) + one.scoring(24, 3)
-    assert run.ledger.samples.trained == 24
-
-
 @pytest.mark.parametrize("micro_batch", [None, 2])
 def test_features_are_the_last_hidden_layer_the_loss_and_the_entropy(micro_batch: Any) -> None:
     class Looking(Policy):
@@ -281,7 +251,7 @@ def test_policies_with_a_memory_need_the_index() -> None:
         run.evaluate(data)  # which needs none
         run.run()
 
-    for policy in (Gate(0.3, "el2n"), "infobatch", "kakurenbo"):
+    for policy in ("infobatch", "bls"):
         train(policy, Loader(DATA, 8))
         with pytest.raises(ValueError, match=r"pass the data set (itself|instead)"):
             train(policy, DataLoader(DATA, 8, shuffle=True))

@@ -605,10 +605,10 @@ def test_a_factor_of_the_rates_lasts_as_long_as_it_is_given() -> None:
     model = nn.Linear(4, 3)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     own = Optimisation(model, TrainConfig(), cross_entropy_rows, optimizer, StepLR(optimizer, 100))
-    own.lr_scale = 3.0
     rates = []
     for factor in (1.0, 2.0, 1.0):
-        own.set_lr(0.5, factor)
+        own.lr_scale = 3.0 * factor
+        own.set_lr(0.5)
         rates.append(own.lr)
         own.train(Batch(torch.arange(2), torch.ones(2, 4), torch.zeros(2).long()))
     assert rates == pytest.approx([0.3, 0.6, 0.3])

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from astkit.datasets import Loader
-from astkit.gating import ContextScore, Gate, LogIntegral, OriginPI, Policy, Selection
+from astkit.gating import ContextScore, Gate, LogIntegral, OriginPI, Policy, Selection, row_losses
 from astkit.gating.scores import Loss
 from astkit.profiling.flops import FlopCounter
 from astkit.trainers import Event, SampleBySampleTrainer, TrainConfig
@@ -22,7 +22,7 @@ from tests.trainers.states import RecordedSampleTrainer, RecordedTrainer, leave_
 STEPS, EPOCHS = 20, 4  # 160 rows in batches of 32
 CONFIG = TrainConfig(lr=1e-2)
 TOLERANCE = 1e-10
-EVERYTHING = "loss + 0.5*el2n + 0.3*contrast"
+EVERYTHING = "loss + 0.5*margin + 0.3*contrast"
 pytestmark = pytest.mark.filterwarnings("ignore:all scores of a batch are equal")
 
 
@@ -261,7 +261,7 @@ class Doubt(ContextScore):
         self.model = model
 
     def score(self, batch: Any) -> Tensor:
-        return batch.losses_of(self.model)
+        return row_losses(batch.criterion, batch.forward(self.model), batch.targets)
 
 
 @pytest.mark.parametrize("update", [None, "per_batch", "per_sample"])

@@ -538,9 +538,7 @@ def test_impossible_policies_and_arguments_are_refused(
         finish(build(model=model, **options))
 
 
-@pytest.mark.parametrize(
-    "policy", [None, "infobatch", CachedLoss(17 / 33), "auto", "proxy_topk", "gate"]
-)
+@pytest.mark.parametrize("policy", [None, "infobatch", CachedLoss(17 / 33), "auto", "gate"])
 def test_a_single_row_that_batchnorm_refuses_is_skipped(policy: Any) -> None:
     data = TensorDataset(torch.rand(33, 4), torch.arange(33) % 3)
     model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
@@ -551,18 +549,6 @@ def test_a_single_row_that_batchnorm_refuses_is_skipped(policy: Any) -> None:
     assert counts.trained + counts.skipped + counts.unloaded == 3 * 33
     assert min(record["trained"] for record in records) == 0
     assert math.isfinite(work.evaluate(work.validation)["loss"])
-
-
-def test_hidden_rows_are_scored_where_the_last_batch_is_dropped() -> None:
-    labels = torch.arange(101) % 2
-    data = TensorDataset(torch.randn(101, 4) + 8 * labels[:, None], labels)
-    loader = Loader(data, 16, drop_last=True)
-    config = TrainConfig(lr=0.1)
-    trainer = Trainer(
-        nn.Linear(4, 2), loader, policy="kakurenbo", epochs=12, config=config, device="cpu"
-    )
-    trainer.run()
-    assert trainer.ledger.samples.scored % 16
 
 
 def test_validation_rows_of_another_shape_need_no_index() -> None:

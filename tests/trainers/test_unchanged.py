@@ -35,13 +35,9 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
         "policy": {"name": "gate", "controller": "top_k", "score": "0.7*loss + 0.3*entropy"}
     },
     "infobatch": {"policy": "infobatch"},
-    "kakurenbo": {"policy": "kakurenbo", "config": {"lr": 1e-2}},
     "auto": {"policy": "auto"},
     "class_balanced": {"policy": "class_balanced"},
     "gradnorm_is": {"policy": "gradnorm_is"},
-    "repb": {"policy": "repb"},
-    "proxy_topk": {"policy": "proxy_topk"},
-    "rho": {"policy": {"name": "rho", "rate": 0.25}},
 }
 
 

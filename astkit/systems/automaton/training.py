@@ -107,7 +107,7 @@ class AutomatonTrainer(Trainer):
 
     def forward(self, model: nn.Module, batch: Batch) -> Any:
         """States after the task's steps, with the masks and hard gates of this iteration."""
-        if not isinstance(model, LogicCA):  # a policy's helper model
+        if not isinstance(model, LogicCA):  # a second model, which a score asks
             return super().forward(model, batch)
         masks = self.task.masks(batch.index, self.seed, self.step)
         return model(batch.x, self.task.steps, masks, self.task.hard(self.seed, self.step))

@@ -6,12 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from astkit import rng
 from astkit.datasets import Loader
-from astkit.datasets.batch import Batch
 from astkit.gating.controllers import check_count
 from astkit.systems.lattice.model import EnergyFlowLattice, LatticeConfig, LatticeOutput
 from astkit.systems.lattice.tasks import Task, retrieval
@@ -116,7 +115,6 @@ class LatticeTrainer(Trainer):
 
     Raises ``ValueError`` for less than one step, text without texts or with other words than those
     of the lattice's bridge, and ``TypeError`` for arguments of `Trainer` that this one determines.
-    With text, a policy with a helper model is refused at its first pass.
     """
 
     def __init__(
@@ -170,12 +168,3 @@ class LatticeTrainer(Trainer):
             metrics=[Metric(name, Ranks(name), higher_is_better=True) for name in METRICS],
             **options,
         )
-
-    def forward(self, model: nn.Module, batch: Batch) -> Any:
-        """Outputs of ``model``; a policy's helper model is refused with text."""
-        if self.bridge is not None and model is not self.model:
-            raise ValueError(
-                "policy has a helper model, whose loss would be that of the lattice's own bridge:"
-                " choose a policy without one, or text=0"
-            )
-        return super().forward(model, batch)

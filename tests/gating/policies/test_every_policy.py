@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from astkit.datasets import indexed
-from astkit.gating import Policy, RunInfo, ScoredBatches, Visit, as_policy
+from astkit.gating import Policy, RunInfo, Visit, as_policy
 from astkit.gating.policy import overrides
 from astkit.names import REGISTRIES
 from astkit.trainers import TrainConfig, Trainer
@@ -27,13 +27,12 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "random": {"rate": 0.5},
     "selective_backprop": {"start": 0.25},
     "gradnorm_is": {"every": 2},
-    "rho": {"rate": 0.5, "epochs": 1},
-    "el2n_static": {"runs": 1},
+    "rho": {"rate": 0.5, "holdout_losses": torch.zeros(N)},
+    "subset": {"rate": 0.5, "scores": torch.arange(N)},
 }
 NAMES = list(REGISTRIES["policy"])
-PRUNING = ("infobatch", "seta", "repb")
-RATED = ("random", "cached_loss", "class_balanced", "rcap", "selective_backprop", "gradnorm_is")
-RATED += ("rho", "el2n_static", "proxy_topk", "learned")
+PRUNING = ("infobatch", "seta")
+RATED = ("random", "cached_loss", "class_balanced", "selective_backprop", "gradnorm_is", "learned")
 
 
 class Labelled(TensorDataset):
@@ -70,8 +69,6 @@ def train(policy: Policy, model: nn.Module, epochs: range, total: int = 4) -> li
     else:
         order = torch.Generator().manual_seed(epochs[0])
         loader = DataLoader(indexed(DATA), SIZE, shuffle=True, generator=order)
-    if overrides(policy, "prepare") and not epochs[0]:
-        policy.prepare(model_of, ScoredBatches(DataLoader(indexed(DATA), SIZE, generator=draws)))
     for epoch in epochs:
         for step, (index, (x, y)) in enumerate(loader):
             with torch.random.fork_rng():  # dropout
@@ -87,14 +84,6 @@ def train(policy: Policy, model: nn.Module, epochs: range, total: int = 4) -> li
                 loss.backward()
                 optimizer.step()
             found.append((rows.tolist(), loss.item()))
-        if overrides(policy, "plan") and len(sampler.epoch.score_only):
-            scored = sampler.epoch.score_only
-            model.eval()
-            outputs = model(X[scored]).detach()
-            shares = outputs.softmax(1).max(1)
-            known = (criterion(outputs, Y[scored]), shares.indices == Y[scored], shares.values)
-            policy.observe(Visit(scored, *known, trained=False))
-            model.train()
     return found
 
 
@@ -136,8 +125,7 @@ def test_resume_is_exact_and_nothing_global_is_drawn(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_two_seeds_differ(name: str) -> None:
-    drawn = name not in ("gate", "proxy_topk")  # they draw only what ties, and what dropout draws
-    if not drawn or "seed" not in policy_of(name).config():
+    if name == "gate" or "seed" not in policy_of(name).config():  # a gate draws only what ties
         return
     assert trained(name) != trained(name, seed=1)
 
@@ -166,10 +154,8 @@ def test_the_trainer_takes_it(name: str) -> None:
     counts = trainer.ledger.counts
     assert 0 < counts.trained <= 3 * N + 3
     assert counts.trained < 3 * N or (getattr(policy, "rate", 1.0) == 1 and name not in SHORT)
-    scores = overrides(policy, "choose") and name != "proxy_topk"
-    assert (counts.scored > 0) == (scores or (name == "kakurenbo" and counts.skipped > 0))
-    helped = overrides(policy, "prepare") or name in ("proxy_topk", "learned", "aim", "auto")
-    assert (trainer.ledger.flops.helper > 0) == helped
+    assert (counts.scored > 0) == overrides(policy, "choose")
+    assert (trainer.ledger.flops.helper > 0) == (name in ("learned", "aim", "auto"))
 
 
 @pytest.mark.full
@@ -204,17 +190,14 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("seta", {"groups": 5, "window": 0.05}, "of 5 groups, which is 0: give a window that holds"),
     *(("seta", {"window": window}, RATE) for window in (0, 1.2, math.nan)),
     *(("seta", {"groups": groups}, "a whole number of 1") for groups in (5.5, "5", math.inf)),
-    ("kakurenbo", {"hidden": 1}, SHARE),
-    ("kakurenbo", {"confidence": math.nan}, PART),
-    ("rcap", {"beta": 0}, "a number above 0"),
     ("bls", {"alpha": 1}, SHARE),
     ("selective_backprop", {"start": -1}, PART),
     ("selective_backprop", {"end": 2}, PART),
     ("selective_backprop", {"interrupt": -1}, "a whole number of 0 or more"),
     ("gradnorm_is", {"momentum": 1}, SHARE),
-    ("el2n_static", {"runs": 0.5}, "a whole number of 1 or more"),
-    *((name, {"every": 0}, "a whole number of 1") for name in ("gradnorm_is", "proxy_topk")),
-    *((name, {"epochs": 0}, "a whole number of 1") for name in ("rho", "el2n_static")),
+    ("gradnorm_is", {"every": 0}, "a whole number of 1"),
+    ("rho", {"holdout_losses": [0.0], "rate": 1.1}, RATE),
+    ("subset", {"scores": [0.0], "rate": 1.1}, RATE),
 ]
 
 
@@ -225,7 +208,7 @@ def test_impossible_arguments_are_refused() -> None:
             as_policy({"name": name, **options})
 
 
-REMEMBERING = ("infobatch", "bls", "kakurenbo", "seta", "cached_loss", "rcap", "auto", "learned")
+REMEMBERING = ("infobatch", "bls", "seta", "cached_loss", "auto", "learned")
 
 
 @pytest.mark.parametrize("name", REMEMBERING)
@@ -245,7 +228,7 @@ def test_losses_of_any_type_are_kept_in_float32(name: str, default: torch.dtype)
     assert {each.dtype for each in kept} <= {torch.float32, torch.bool}
 
 
-@pytest.mark.parametrize("name", ["learned", "class_balanced", "rcap"])
+@pytest.mark.parametrize("name", ["learned", "class_balanced"])
 def test_labels_may_be_any_numbers(name: str) -> None:
     found = []
     for labels in (torch.arange(12) % 3, torch.tensor([7, 9, 10**10]).repeat(4)):
@@ -259,23 +242,7 @@ def test_labels_may_be_any_numbers(name: str) -> None:
     assert found[0] == found[1]
 
 
-@pytest.mark.parametrize("name", ["rho", "el2n_static"])
-def test_helper_models_that_diverge_or_see_the_data_once_are_refused(name: str) -> None:
-    def broken() -> nn.Module:
-        model = model_of()
-        model[0].weight.data.fill_(math.nan)
-        return model
-
-    loader = DataLoader(indexed(DATA), SIZE)
-    with pytest.raises(ValueError, match=r"helper model has diverged: .*so lower lr=0\.001"):
-        policy_of(name).prepare(broken, ScoredBatches(loader))
-    with pytest.raises(ValueError, match=r"no batch to score .* can be iterated repeatedly"):
-        policy_of(name).prepare(model_of, ScoredBatches(iter(loader)))
-
-
 def test_data_without_labels_are_refused_by_those_that_choose_by_class() -> None:
-    for name in ("class_balanced", "rcap"):
-        for labels, words in ((None, "no class labels"), (-torch.ones(9).long(), "the label -1")):
-            policy = policy_of(name)
-            with pytest.raises(ValueError, match=f"{type(policy).__name__} chooses by .* {words}"):
-                policy.plan(RunInfo(9, torch.arange(9), 0, 0, 0.0, labels))
+    for labels, words in ((None, "no class labels"), (-torch.ones(9).long(), "the label -1")):
+        with pytest.raises(ValueError, match=f"ClassBalanced chooses by .* {words}"):
+            policy_of("class_balanced").plan(RunInfo(9, torch.arange(9), 0, 0, 0.0, labels))

@@ -11,7 +11,6 @@ import torch
 
 from astkit import distributed
 from astkit.gating import Gate, Policy
-from astkit.gating.policies.rho import Rho
 from astkit.systems.automaton import tasks
 from astkit.systems.automaton.automaton import LogicCA, LogicCAConfig
 from astkit.systems.automaton.gradients import first_channel_loss, gradients
@@ -156,7 +155,7 @@ def test_the_gate_trains_on_the_rows_of_highest_loss(task: tasks.Task) -> None:
 
 
 class Looks(Policy):
-    """Scores two rows of each batch by the model, and all by a helper."""
+    """Scores two rows of each batch by the model, and all by a second one."""
 
     def __init__(self) -> None:
         self.helper = LogicCA(replace(LIFE.config, seed=7))
@@ -168,18 +167,12 @@ class Looks(Policy):
             batch.forward(self.helper)
 
 
-def test_a_policy_scores_rows_with_their_masks_and_helpers_are_counted_by_gates() -> None:
+def test_a_policy_scores_rows_with_their_masks_and_a_second_model_is_counted_by_gates() -> None:
     cpu(HARDENED, policy=Looks(), iterations=2).run()
     trainer = cpu(LIFE, policy=Looks(), iterations=2)
     trainer.run()
     assert trainer.ledger.samples.scored == 2 * (20 + 2)
     assert trainer.ledger.flops.helper == 2 * 20 * 6 * LIFE.config.gates_per_cell * 9
-
-
-def test_a_helper_that_a_policy_trains_has_the_tasks_steps_and_masks() -> None:
-    trainer = cpu(HARDENED, policy=Rho(0.5), iterations=3)
-    trainer.run()
-    assert trainer.ledger.flops.helper > 0
 
 
 def test_wrong_arguments_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -105,12 +105,6 @@ def test_a_second_trainer_goes_on_with_the_texts_of_the_first():
         cpu(lattice, texts(40), text=1.0)
 
 
-@pytest.mark.parametrize("policy", ["rho", "proxy_topk"])
-def test_with_text_a_helper_model_is_refused(policy):
-    with pytest.raises(ValueError, match="policy has a helper model, whose loss"):
-        trained(SMALL, texts(), steps=2, text=1.0, policy=policy)
-
-
 def test_a_gate_chooses_pairs_by_their_loss():
     trainer = cpu(SMALL, task(), steps=8, batch_size=16, policy=Gate(0.25, controller="top_k"))
     x, y = task().train.whole()
