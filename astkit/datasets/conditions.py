@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from astkit import rng
-from astkit.datasets.images import Images, regular
+from astkit.datasets.images import Images
 from astkit.datasets.sources import stratified
 from astkit.datasets.texts import PROSE, documentation, encoded, pinned_prose, read_text
 from astkit.names import resolve
@@ -306,7 +306,7 @@ def human_labels(
         raise FileNotFoundError(
             f"the labels of CIFAR-10N are not at {path}: pass path=, or set {HUMAN_LABELS}"
         )
-    with np.load(regular(path, "fetch it again"), allow_pickle=False) as file:
+    with np.load(path, allow_pickle=False) as file:
         right, given = (
             torch.from_numpy(file[name]).long() for name in ("clean_label", KINDS[kind])
         )

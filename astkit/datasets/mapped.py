@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 import secrets
 import shutil
 import warnings
@@ -13,14 +14,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.lib.format import open_memmap
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from astkit.datasets.images import Images, regular
+from astkit.datasets.images import Images
 
 IMAGES, LABELS, CLASSES = "images.npy", "labels.npy", "classes.json"
 AGAIN = "write the folder again with write_mapped"
-MOST = 100_000  # classes without names
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,14 +42,15 @@ def open_mapped(folder: str | Path) -> MappedImages:
     """The images in ``folder``, as written by ``write_mapped``.
 
     ``images.npy``: uint8 ``[N, channels, height, width]``; ``labels.npy``: int64 ``[N]``;
-    ``classes.json``: a list of names. Raises ``ValueError`` for missing or invalid files.
+    ``classes.json``: a list of names. Raises ``FileNotFoundError`` for missing files and
+    ``ValueError`` for damaged or other ones.
     """
     folder = Path(folder).expanduser().absolute()
-    pixels, labels = _opened(folder / IMAGES), _opened(folder / LABELS)
+    pixels, labels = _map(folder / IMAGES), _map(folder / LABELS)
     try:
-        labels = labels[: len(pixels) + 1].clone()
-        return MappedImages(pixels, labels, _class_names(folder), folder.name, folder)
-    except ValueError as error:
+        names = json.loads((folder / CLASSES).read_text())
+        return MappedImages(pixels, labels.clone(), tuple(names), folder.name, folder)
+    except (TypeError, ValueError) as error:
         raise ValueError(f"{folder} is unusable: {error} Or {AGAIN}.") from error
 
 
@@ -59,9 +61,9 @@ def write_mapped(
 
     ``data``: a map-style dataset of (image, label): uint8 ``[channels, height, width]`` and an
     integer; rows are read one at a time. ``classes``: their names, by default those of ``Images``
-    or the numbers of the labels, which must then be less than `MOST`. The folder is created
-    atomically, and not created after an error. Raises ``ValueError`` for rows of other types or
-    different shapes, for labels without a name, and for an existing folder.
+    or the numbers of the labels. The folder is created atomically, and not created after an error.
+    Raises ``ValueError`` for an existing folder and the errors of `open_mapped`; rows that differ
+    in shape or type raise those of numpy.
     """
     folder = Path(folder).expanduser().absolute()
     if folder.exists():
@@ -71,14 +73,12 @@ def write_mapped(
     temporary.mkdir()
     try:
         labels = _write_rows(temporary, data)
-        if classes is None and isinstance(data, Images):
-            classes = data.classes
         if classes is None:
-            if labels.max() >= MOST:  # one large label would name millions of classes
-                raise ValueError(f"The largest label is {labels.max()}; renumber the labels.")
-            classes = tuple(map(str, range(labels.max() + 1)))
+            classes = [str(number) for number in range(labels.max() + 1)]
+            if isinstance(data, Images):
+                classes = data.classes
         (temporary / CLASSES).write_text(json.dumps(list(classes)))
-        open_mapped(temporary)  # rejects invalid labels before the folder is created
+        open_mapped(temporary)  # rejects invalid rows before the folder is created
         temporary.rename(folder)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -87,60 +87,26 @@ def write_mapped(
 
 
 def _write_rows(folder: Path, data: Any) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Write pixels and labels, and return the labels."""
     if not len(data):
         raise ValueError("data is empty; pass a dataset with at least one row.")
-    shape = _row(data, 0)[0].shape
-    pixels = np.lib.format.open_memmap(folder / IMAGES, "w+", np.uint8, (len(data), *shape))
+    first = torch.as_tensor(data[0][0]).numpy()
+    pixels = open_memmap(folder / IMAGES, "w+", first.dtype, (len(data), *first.shape))
     labels = np.empty(len(data), np.int64)
     for row in range(len(data)):
-        image, label = _row(data, row)
-        if image.dtype != torch.uint8 or image.shape != shape or label.is_floating_point():
-            raise ValueError(
-                f"Row {row} of data has an image of type {image.dtype} and shape "
-                f"{list(image.shape)} and a label of type {label.dtype}; pass uint8 images of one "
-                f"shape (here {list(shape)}) and integer labels."
-            )
-        pixels[row], labels[row] = image.numpy(), int(label)
+        image, label = data[row]
+        np.copyto(pixels[row], torch.as_tensor(image).numpy(), casting="equiv")
+        labels[row] = operator.index(label)
     pixels.flush()
     np.save(folder / LABELS, labels)
     return labels
 
 
-def _row(data: Any, row: int) -> tuple[Tensor, Tensor]:
-    """The image of a row, of any type and shape, and its label, one number of any type."""
-    item = data[row]
-    try:
-        image, label = (torch.as_tensor(part) for part in item)
-        return image, label.view(())
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise ValueError(
-            f"Row {row} of data is no (image, label) of a uint8 tensor and an integer ({error});"
-            " convert it."
-        ) from None
-
-
-def _opened(path: Path) -> Tensor:
-    regular(path, AGAIN)
+def _map(path: Path) -> Tensor:
     try:
         with warnings.catch_warnings():
-            # a writable mapping larger than memory would fail, hence torch's warning;
-            # numpy warns of an invalid shape before it raises
+            # a writable mapping larger than memory would fail, hence torch's warning
             warnings.filterwarnings("ignore", "The given NumPy array is not writable")
-            warnings.filterwarnings("ignore", "overflow encountered")
-            array = torch.from_numpy(np.load(path, mmap_mode="r", allow_pickle=False))
-        if not array.ndim:
-            raise ValueError("it contains a single number")
-        return array
-    except Exception as error:  # numpy's header parser may raise any exception
+            return torch.from_numpy(np.load(path, mmap_mode="r"))
+    except (EOFError, TypeError, ValueError) as error:
         raise ValueError(f"{path} is not a complete .npy file ({error}); {AGAIN}.") from error
-
-
-def _class_names(folder: Path) -> tuple[str, ...]:
-    path = regular(folder / CLASSES, AGAIN)
-    try:
-        names = json.loads(path.read_text())
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is not JSON ({error}); {AGAIN}.") from error
-    if not isinstance(names, list):
-        raise ValueError(f"{path} does not contain a list of names.")
-    return tuple(map(str, names))

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
-from astkit.datasets.sources import SUFFIXES, read_pictures
+from astkit.datasets.image_files import find_images, read_images
 from astkit.datasets.texts import read_text
 
 if TYPE_CHECKING:
@@ -134,10 +134,10 @@ def check_classes(column: str, classes: int) -> None:
 
 def pictures(folder: Path) -> tuple[TensorDataset, list[str]]:
     """All images in and below ``folder``, uint8 ``[n, 3, SIDE, SIDE]``, and their paths."""
-    paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES)
+    paths = find_images(folder)
     if not paths:
-        raise ValueError(f"{folder} has no images ({', '.join(SUFFIXES)}): give another folder")
-    return TensorDataset(torch.stack(read_pictures(paths, SIDE))), [str(path) for path in paths]
+        raise ValueError(f"{folder} has no images: give another folder")
+    return TensorDataset(torch.stack(read_images(paths, SIDE))), [str(path) for path in paths]
 
 
 def texts(path: Path) -> tuple[list[str], list[str]]:

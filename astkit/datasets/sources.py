@@ -4,39 +4,32 @@ from __future__ import annotations
 
 import gzip
 import os
-import zlib
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
-from math import prod
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from astkit.datasets.images import Images, decode, regular, resized
-from astkit.datasets.parquet import image_rows, shard_files
+from astkit.datasets.image_files import decode, find_images, read_images
+from astkit.datasets.images import Images
 from astkit.files import CHECKOUT
 from astkit.names import resolve
 from astkit.rng import permutation
 
 Parts = tuple[Images, Images | None]
-SUFFIXES = (".png", ".jpg", ".jpeg")
 DATA = "ASTKIT_DATA"  # environment variable: a folder of datasets
 INPUT = "ASTKIT_INPUT"  # environment variable: input folder instead of Kaggle's
 DEPTH = 6  # Kaggle mounts at datasets/<owner>/<slug>/, and datasets may contain subfolders
 CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-CIFAR10_ROWS = 50_000  # at most, per part
-FASHION_MNIST = (
-    "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat",
-    "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
-)  # fmt: skip
 DEBIAN = Path("/usr/share/datasets")  # where Debian's packages dataset-* put their files
 VALIDATION, TEST = 0.1, 0.2  # shares of the rows of a split
 AGAIN = "fetch the data again"
-DOWNLOAD = "such as with torchvision.datasets.{}('data', download=True)"
 
 
 def load(
@@ -48,10 +41,10 @@ def load(
     """Training and test part of dataset ``name``; the test part is ``None`` if there is none.
 
     ``"digits"``: 1,797 images of 8x8 pixels, included in scikit-learn. ``"cifar10"`` and
-    ``"fashion_mnist"``: searched in `search_places`. ``"folders"``: ``root/<class>/*`` or
-    ``root/train|test/<class>/*``; ``size`` resizes to that many pixels per side. Raises
-    ``FileNotFoundError`` for missing data, with every path tried, and ``ValueError`` for damaged
-    files, unknown names and arguments that do not apply.
+    ``"fashion_mnist"``: searched in `search_places`. ``"folders"``: images in and below
+    ``root/<class>/`` or ``root/train|test/<class>/``; ``size`` resizes to that many pixels per
+    side. Raises ``FileNotFoundError`` for missing data, with every path tried, and ``ValueError``
+    for damaged files, unknown names and arguments that do not apply.
     """
     read: Callable[[Path | None, int | None], Parts] = resolve("dataset", name)
     if size is not None and (name != "folders" or size < 1):
@@ -80,13 +73,16 @@ def load_folders(root: Path | None, size: int | None) -> Parts:
     """One folder per class, in ``root`` or ``root/train``; ``root/test`` is the test part."""
     if root is None:
         raise ValueError("root is None; pass the folder with one folder of images per class.")
-    train = _class_files(root / "train") or _class_files(root)
+    parts = {part: _class_files(root / part) for part in ("train", "val", "test")}
+    train, test = parts["train"], parts["test"]
+    if not train:  # the classes are beside the parts
+        train = {name: paths for name, paths in _class_files(root).items() if not parts.get(name)}
     if not train:
         raise FileNotFoundError(
-            f"No class folders with {', '.join(SUFFIXES)} images were found in {root / 'train'} or "
-            f"{root}; put the images in root/<class>/ or root/train/<class>/."
+            f"No class folders with images were found in {root / 'train'} or {root}; put the images"
+            " in root/<class>/ or root/train/<class>/."
         )
-    test = _class_files(root / "test")
+    _check_depth(root, train)
     for name in test:
         if name not in train:
             raise ValueError(
@@ -101,9 +97,8 @@ def load_folders(root: Path | None, size: int | None) -> Parts:
         for path in paths
     ]
     paths, labels = zip(*files, strict=True)
-    whole = Images(
-        torch.stack(read_pictures(paths, size)), torch.tensor(labels), classes, root.name
-    )
+    pixels = torch.stack(read_images(paths, size))
+    whole = Images(pixels, torch.tensor(labels), classes, root.name)
     if not test:
         return whole, None
     rows = torch.arange(len(whole))
@@ -111,45 +106,23 @@ def load_folders(root: Path | None, size: int | None) -> Parts:
     return whole.subset(rows[:first]), whole.subset(rows[first:])
 
 
-def _class_files(folder: Path) -> dict[str, list[Path]]:
-    """The images in each folder of ``folder``, without folders that have none; no hidden ones.
+def _class_files(root: Path) -> dict[str, list[Path]]:
+    """The images in and below each folder of ``root``; folders without images are left out."""
+    folders = sorted(root.glob("[!.]*/"))
+    by_class = {folder.name: find_images(folder) for folder in folders}
+    return {name: paths for name, paths in by_class.items() if paths}
 
-    Raises ``ValueError`` for images of other formats beside them.
-    """
-    from PIL import Image
 
-    by_class: dict[str, list[Path]] = {}
-    others = []
-    for path in sorted(folder.glob("[!.]*/[!.]*")):
-        if path.suffix.lower() in SUFFIXES:
-            by_class.setdefault(path.parent.name, []).append(path)
-        elif path.suffix.lower() in Image.registered_extensions():
-            others.append(path)
-    if by_class and others:
+def _check_depth(root: Path, train: dict[str, list[Path]]) -> None:
+    """Raise ``ValueError`` for a folder around the class folders, which would be the only class."""
+    paths = next(iter(train.values()))
+    inner = {path.parent for path in paths}
+    outer = Path(os.path.commonpath(paths))
+    if len(train) == 1 and len(inner) > 1 and outer not in inner:
         raise ValueError(
-            f"{others[0]}, one of {len(others)}, is not of {', '.join(SUFFIXES)}; convert it, or "
-            "take it out of the folder."
+            f"{root} has one class, whose images are in {len(inner)} folders of {outer}; pass"
+            f" root={str(outer)!r} if these are the classes."
         )
-    return by_class
-
-
-def read_pictures(paths: Sequence[Path], size: int | None) -> list[Tensor]:
-    """The images in files, uint8 ``[3, height, width]``, with ``size`` pixels per side if given.
-
-    Raises ``ValueError`` for damaged files and, without ``size``, for images of different sizes.
-    """
-    remedy = "replace it or take it out of the folder"
-    pictures: list[Tensor] = []
-    for path in paths:
-        picture = decode(regular(path, remedy).read_bytes(), str(path), remedy)
-        pictures.append(picture if size is None else resized(picture, size))
-        first, shape = pictures[0].shape, pictures[-1].shape
-        if shape != first:
-            raise ValueError(
-                f"{paths[0]} is {first[2]}x{first[1]} pixels and {path} is {shape[2]}x{shape[1]}; "
-                "pass size= (pixels per side) to resize all images."
-            )
-    return pictures
 
 
 # --- data sets that are searched -------------------------------------------------------------
@@ -169,11 +142,15 @@ class Layout(NamedTuple):
 def load_cifar10(root: Path | None, size: int | None) -> Parts:
     """CIFAR-10 (Krizhevsky 2009): 50,000 and 10,000 images, uint8 ``[N, 3, 32, 32]``."""
     layouts = (
-        Layout("data_batch_[1-5]", _read_python),
+        Layout("data_batch_[1-5].bin", _read_binary),
         Layout("train-*.parquet", _read_parquet, "cifar"),
         Layout("plain_text/train-*.parquet", _read_parquet, "cifar"),  # of Hugging Face
     )
-    return read_found("CIFAR10", layouts, search_places(root), DOWNLOAD.format("CIFAR10"))
+    source = (
+        "such as the binary version of https://www.cs.toronto.edu/~kriz/cifar.html (the Python"
+        " version is pickled, and is not read)"
+    )
+    return read_found("CIFAR10", layouts, search_places(root), source)
 
 
 def load_fashion_mnist(root: Path | None, size: int | None) -> Parts:
@@ -181,9 +158,10 @@ def load_fashion_mnist(root: Path | None, size: int | None) -> Parts:
 
     From files as torchvision or Debian's package dataset-fashion-mnist put them.
     """
-    layouts = (Layout("train-images-idx3-ubyte*", _read_idx, "fashion"),)
+    layouts = (Layout("train-images-idx3-ubyte*", _read_fashion_mnist, "fashion"),)
     places = [*search_places(root), *([DEBIAN] if root is None else [])]
-    return read_found("FashionMNIST", layouts, places, DOWNLOAD.format("FashionMNIST"))
+    source = "such as with torchvision.datasets.FashionMNIST('data', download=True)"
+    return read_found("FashionMNIST", layouts, places, source)
 
 
 def search_places(root: Path | None) -> list[Path]:
@@ -216,84 +194,84 @@ def read_found(name: str, layouts: Sequence[Layout], places: list[Path], source:
     )
 
 
-def _read_python(folder: Path) -> Parts:
-    from torchvision import datasets
-    from torchvision.datasets.utils import check_integrity
-
-    class InFolder(datasets.CIFAR10):
-        base_folder = ""
-
-        def _load_meta(self) -> None:
-            """Skip batches.meta, which contains only the names of the classes."""
-
-    # torchvision unpickles only the published bytes; this names the file that differs
-    for name, md5 in InFolder.train_list + InFolder.test_list:
-        if not check_integrity(folder / name, md5):
-            raise ValueError(
-                f"{folder / name} does not have the published checksum {md5}; {AGAIN}."
-            )
+def _read_binary(folder: Path) -> Parts:
+    """CIFAR-10's binary version: a row is a byte with the label, then the pixels."""
+    batches = [_binary_rows(folder / f"data_batch_{number}.bin") for number in range(1, 6)]
     train, test = (
-        _cifar10([torch.from_numpy(part.data).movedim(3, 1)], part.targets)
-        for part in (InFolder(folder, train=True), InFolder(folder, train=False))
+        Images(rows[:, 1:].reshape(-1, 3, 32, 32), rows[:, 0].long(), CIFAR10, "cifar10")
+        for rows in (torch.cat(batches), _binary_rows(folder / "test_batch.bin"))
     )
     return train, test
+
+
+def _binary_rows(path: Path) -> Tensor:
+    """uint8 ``[N, 1 + 3 * 32 * 32]``."""
+    content = torch.from_numpy(np.fromfile(path, np.uint8))
+    width = 1 + 3 * 32 * 32
+    if len(content) == 0 or len(content) % width:
+        raise ValueError(f"{path} has {len(content):,} bytes, not {width:,} a row; {AGAIN}.")
+    return content.view(-1, width)
 
 
 def _read_parquet(folder: Path) -> Parts:
-    tested = shard_files(folder, "test")
-    return read_shards(shard_files(folder, "train")), read_shards(tested) if tested else None
+    train = _read_shards(sorted(folder.glob("train-*.parquet")))
+    tested = sorted(folder.glob("test-*.parquet"))
+    return train, _read_shards(tested) if tested else None
 
 
-def read_shards(paths: list[Path]) -> Images:
-    """CIFAR-10's images in parquet files; ``ValueError`` for other images or labels."""
+def _read_shards(paths: list[Path]) -> Images:
+    """CIFAR-10's images in parquet files as on Hugging Face: img {bytes, path} and label."""
+    from pyarrow import ArrowException
+    from pyarrow.parquet import read_table
+
     pictures: list[Tensor] = []
-    labels: list[Any] = []
-    for picture, label, where in image_rows(paths, CIFAR10_ROWS):
+    labels: list[int] = []
+    for path in paths:
+        _, of, count = path.stem.rpartition("-of-")  # as in train-00000-of-00002
+        if of and int(count) != len(paths):
+            raise ValueError(f"{path} is one of {int(count)} files, but {len(paths)} are there.")
+        try:
+            table = read_table(path)
+            images = table["img" if "img" in table.column_names else "image"].to_pylist()
+            labels += table["label"].to_pylist()
+            for row, image in enumerate(images):
+                pictures.append(decode(image["bytes"], f"row {row} of {path}"))
+        except (ArrowException, LookupError, OSError, TypeError) as error:
+            raise ValueError(f"{path} holds no images with labels ({error}); {AGAIN}.") from error
+    for picture, label in zip(pictures, labels, strict=True):
         if picture.shape != (3, 32, 32) or label not in range(len(CIFAR10)):
             raise ValueError(
-                f"{where} has shape {list(picture.shape)} and label {label}, not "
-                f"[3, 32, 32] and 0 to 9, and so is not CIFAR-10; {AGAIN}."
+                f"{paths[0].parent} has an image of shape {list(picture.shape)} with label {label},"
+                f" not [3, 32, 32] and 0 to 9, and so is not CIFAR-10; {AGAIN}."
             )
-        pictures.append(picture[None])
-        labels.append(label)
-    return _cifar10(pictures, labels)
+    return Images(torch.stack(pictures), torch.tensor(labels), CIFAR10, "cifar10")
 
 
-def _cifar10(pictures: list[Tensor], labels: list[int]) -> Images:
-    return Images(torch.cat(pictures), torch.tensor(labels), CIFAR10, "cifar10")
+def _read_fashion_mnist(folder: Path) -> Parts:
+    """Read the files of ``folder``, gzipped or not, with torchvision from a copy."""
+    from torchvision.datasets import FashionMNIST
 
-
-def _read_idx(folder: Path) -> Parts:
+    try:
+        with TemporaryDirectory() as root:
+            raw = Path(root, "FashionMNIST", "raw")
+            raw.mkdir(parents=True)
+            for name, _ in FashionMNIST.resources:
+                plain = name.removesuffix(".gz")
+                if (folder / name).exists():
+                    (raw / plain).write_bytes(gzip.decompress((folder / name).read_bytes()))
+                else:
+                    shutil.copy(folder / plain, raw)
+            stored = [FashionMNIST(root, train=train) for train in (True, False)]
+    except Exception as error:  # torchvision raises several kinds for damaged files
+        raise ValueError(
+            f"{folder} does not hold all of Fashion-MNIST ({type(error).__name__}: {error});"
+            f" {AGAIN}."
+        ) from error
+    classes = tuple(FashionMNIST.classes)
     train, test = (
-        Images(
-            _idx(folder, f"{part}-images-idx3-ubyte", (rows, 28, 28))[:, None],
-            _idx(folder, f"{part}-labels-idx1-ubyte", (rows,)).long(),
-            FASHION_MNIST,
-            "fashion_mnist",
-        )
-        for part, rows in (("train", 60_000), ("t10k", 10_000))
+        Images(part.data[:, None], part.targets, classes, "fashion_mnist") for part in stored
     )
     return train, test
-
-
-def _idx(folder: Path, name: str, shape: tuple[int, ...]) -> Tensor:
-    """The uint8 array of the given ``shape`` in an idx file, plain or gzipped.
-
-    Format: LeCun's description of the MNIST files: two zero bytes, the type (8: uint8), the number
-    of dimensions, their sizes as big-endian uint32, then the values.
-    """
-    compressed = folder / f"{name}.gz"
-    path = regular(compressed if compressed.exists() else folder / name, AGAIN)
-    header = bytes((0, 0, 8, len(shape))) + np.array(shape, ">u4").tobytes()
-    try:
-        with gzip.open(path) if path == compressed else open(path, "rb") as file:
-            # a small file may expand to any size
-            content = file.read(len(header) + prod(shape) + 1)
-    except (OSError, EOFError, zlib.error) as error:
-        raise ValueError(f"{path} is damaged ({error}); {AGAIN}.") from error
-    if content[: len(header)] != header or len(content) != len(header) + prod(shape):
-        raise ValueError(f"{path} is not an idx file of {list(shape)} bytes; {AGAIN}.")
-    return torch.frombuffer(bytearray(content), dtype=torch.uint8)[len(header) :].view(shape)
 
 
 # --- splits ----------------------------------------------------------------------------------

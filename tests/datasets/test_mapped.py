@@ -8,7 +8,6 @@ import pickle
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from astkit.datasets import Images, Loader, open_mapped, write_mapped
 from astkit.datasets.mapped import MappedImages
@@ -55,24 +54,18 @@ def test_copies_are_mapped_too(mapped):
 
 def test_a_failed_write_leaves_nothing_and_nothing_is_overwritten(tmp_path, mapped):
     row = (PIXELS[0], 0)
-    for data, words in (
-        ([], "data is empty"),
-        ([row, (PIXELS[1, :, :4], 1)], r"Row 1 .* shape \[3, 4, 5\] .*\(here \[3, 6, 5\]\)"),
-        ([(PIXELS[0].float(), 0)], "Row 0 .* image of type torch.float32"),
-        ([(PIXELS[0], 0.5)], "Row 0 .* label of type torch.float32"),
-        ([(PIXELS[0], 4)], "has the label 4, but classes names 4"),
-        ([row, (PIXELS[0], "cat")], "Row 1 of data is no .* data type 'str'.*; convert it"),
-        ([(PIXELS[0], [1, 2])], "Row 0 of data is no"),
-        ([(*row, 1)], "Row 0 of data is no"),
-        ([{"x": PIXELS[0], "y": 0}], "Row 0 of data is no"),
-        ([(Image.new("RGB", (5, 6)), 0)], "Row 0 of data is no"),
-        ([(PIXELS[0, 0], 0)], r"images is a torch.uint8 of shape \[1, 6, 5\]"),
+    for data, kind, words in (
+        ([], ValueError, "data is empty"),
+        ([row, (PIXELS[1, :, :4], 1)], ValueError, "could not broadcast"),
+        ([row, (PIXELS[1].float(), 1)], TypeError, "Cannot cast"),
+        ([(PIXELS[0].float(), 0)], ValueError, "images is a torch.float32 of"),
+        ([(PIXELS[0], 0.5)], TypeError, "'float' object"),
+        ([(PIXELS[0], 4)], ValueError, "has the label 4, but classes names 4"),
+        ([(PIXELS[0, 0], 0)], ValueError, r"images is a torch.uint8 of shape \[1, 6, 5\]"),
     ):
-        with pytest.raises(ValueError, match=words):
+        with pytest.raises(kind, match=words):
             write_mapped(tmp_path / "toy", data, DATA.classes)
         assert list(tmp_path.iterdir()) == []
-    with pytest.raises(ValueError, match="The largest label is 5000000; renumber the labels"):
-        write_mapped(tmp_path / "toy", [(PIXELS[0], 5_000_000)])
     with pytest.raises(ValueError, match="exists already; choose another folder or remove it"):
         write_mapped(mapped.folder, DATA)
 
@@ -83,42 +76,26 @@ def array(values):
     return file.getvalue()
 
 
-def header(shape):
-    file = io.BytesIO()
-    described = {"descr": "|u1", "fortran_order": False, "shape": shape}
-    np.lib.format.write_array_header_1_0(file, described)
-    return file.getvalue() + bytes(500)
-
-
-IMPOSSIBLE = [(-1, 3, 6, 5), (-2, -3, 4, 4), (2**40, 3, 2, 2), (2**62, 3, 2, 2), ()]
-
-
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(
     ("file", "content", "words"),
     [
-        ("images.npy", None, r"images\.npy is missing; write the folder again"),
-        ("labels.npy", None, r"labels\.npy is missing"),
         ("images.npy", b"no array", r"images\.npy is not a complete \.npy file"),
         ("images.npy", array(PIXELS.numpy())[:-1], "not a complete"),
         ("images.npy", array(PIXELS.numpy()[:-1]), r"images has shape \[22, .* labels has 23 rows"),
         ("images.npy", array(PIXELS.float().numpy()), "images is a torch.float32 of"),
         ("images.npy", array(np.array([None])), r"not a complete \.npy file"),
-        ("labels.npy", array(LABELS.double().numpy()), "labels is a torch.float64 of"),
         ("labels.npy", array(LABELS.numpy() + 10**12), "has the label 1000000000000"),
-        ("labels.npy", array(np.array(3)), r"labels\.npy is not a complete"),
-        ("labels.npy", header((4,)).replace(b"}", b"("), "labels.npy"),  # a bracket left open
-        *[("images.npy", header(shape), "images.npy is not a complete") for shape in IMPOSSIBLE],
         ("classes.json", json.dumps(["a", "b"]).encode(), "has the label 3"),
-        ("classes.json", b"{}", "does not contain a list of names"),
-        ("classes.json", b'["a", "b', "toy is unusable: .*classes.json is not JSON"),
-        ("classes.json", b"[" * 100_000, "toy is unusable: .*classes.json is not JSON"),
+        ("classes.json", b"3", "toy is unusable: "),
+        ("classes.json", b'["a", "b', "toy is unusable: "),
     ],
 )
 def test_unusable_files_are_named(file, content, words, tmp_path):
     folder = write_mapped(tmp_path / "toy", DATA, DATA.classes).folder
     (folder / file).unlink()
-    if content is not None:
-        (folder / file).write_bytes(content)
+    with pytest.raises(FileNotFoundError, match=file):
+        open_mapped(folder)
+    (folder / file).write_bytes(content)
     with pytest.raises(ValueError, match=words):
         open_mapped(folder)
