@@ -67,7 +67,11 @@ class ForeignLoader:
     """Wraps a loader of batches of any structure, such as a torch DataLoader.
 
     Sample indices are known if its dataset is `indexed`, else ``None``. Tensors are only moved to
-    ``device``; the loader determines the order. Raises ``ValueError`` if it is not iterable.
+    ``device``; the loader determines the order. A pass ends with the loader, or with as many rows
+    as a stream says to have. Raises ``ValueError`` if it is not iterable.
+
+    Attributes:
+        streamed: whether the rows can only be read in order.
     """
 
     def __init__(self, loader: Iterable[Any], device: torch.device | str = "cpu") -> None:
@@ -80,11 +84,7 @@ class ForeignLoader:
         self.device = torch.device(device)
         self._data = getattr(loader, "dataset", None)
         self._indexed = isinstance(self._data, Indexed)
-
-    @property
-    def streamed(self) -> bool:
-        """Whether the rows can only be read in order."""
-        return any(isinstance(part, IterableDataset) for part in parts_of(self.loader))
+        self.streamed = any(isinstance(part, IterableDataset) for part in parts_of(loader))
 
     def to(self, device: torch.device | str) -> ForeignLoader:
         """Deliver batches on ``device`` from now on."""
@@ -105,7 +105,11 @@ class ForeignLoader:
         return getattr(self.loader, "batch_size", None)
 
     def __len__(self) -> int:
-        """Batches in a full pass; raises ``TypeError`` if unknown."""
+        """Batches in a full pass, of a stream in workers possibly more; ``TypeError`` if unknown."""
+        rows, size = self.num_samples, self.batch_size
+        if self.streamed and rows is not None and size:  # asked, torch would warn of more
+            whole, rest = divmod(rows, size)
+            return whole + (rest > 0 and not getattr(self.loader, "drop_last", False))
         return len(self.loader)  # type: ignore[arg-type]
 
     def batches(self, epoch: int, order: Tensor | None = None, start: int = 0) -> Iterator[Batch]:
@@ -127,12 +131,16 @@ class ForeignLoader:
         return self._deliver(start)
 
     def _deliver(self, start: int) -> Iterator[Batch]:
-        number = -1
+        number, left = -1, self.num_samples if self.streamed else None
         for number, item in enumerate(self.loader):
-            if number < start:
-                continue
             index, parts = item if self._indexed else (None, item)
-            yield as_batch(parts, index).to(self.device)
+            batch = as_batch(parts, index)
+            if number >= start:
+                yield batch.to(self.device)
+            if left is not None:
+                left -= batch.rows if self.batch_size else 1  # else its items are batches
+                if left <= 0:  # it may be endless
+                    break
         if number < 0:
             raise ValueError(
                 "The loader yielded no batch; check that its dataset is not empty and that it can "

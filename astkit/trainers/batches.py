@@ -81,9 +81,7 @@ class Batches:
 
     def next(self) -> Batch | None:
         """The next batch; ``None`` if the round is over or none is planned."""
-        # loaders of several processes may differ in length, which `_rows_of` notices
-        known = self._alone or isinstance(self.source, Loader)
-        if not self.epoch.planned or (known and self.taken >= self._in_round):
+        if not self.epoch.planned or self.taken >= self._in_round:
             return None
         first = self.batch
         if self._loading is None:
@@ -101,7 +99,7 @@ class Batches:
                 batch = next(self._loading, None)
         self.rows = self._rows_of(batch)
         if batch is None:
-            self._in_round = self.taken  # which a loader without a length did not say before
+            self._in_round = self.taken  # the end of a loader
         return batch
 
     def _begun(self) -> Iterator[Batch]:
@@ -170,12 +168,11 @@ class Batches:
         self.taken += 1
 
     def _batches_in_round(self) -> float:
-        """Batches in the current round; infinity for a loader without a length."""
+        """Batches in the current round; infinity for a loader, which is read until it ends."""
+        if not self.selects:
+            return math.inf
         if self.epoch.planner is None:
-            try:
-                return len(self.source)
-            except TypeError:
-                return math.inf
+            return len(self.source)
         part, size = self._part(), self.source.batch_size
         rows = part.stop - part.start
         return rows // size if getattr(self.source, "drop_last", False) else -(-rows // size)
@@ -193,8 +190,16 @@ class Batches:
             return 0.0
         if epoch.planner and len(epoch.rows) == epoch.samples * epoch.planned // epoch.rounds:
             return min(1.0, self.batch / len(self.source))  # as if planned in one round
-        share = min(1.0, self.taken / self._in_round) if self._in_round else 1.0
-        return (epoch.planned - 1 + share) / epoch.rounds
+        return (epoch.planned - 1 + self._of_round()) / epoch.rounds
+
+    def _of_round(self) -> float:
+        """Completed fraction of the current round; that of a loader is below 1 until it ends."""
+        if self._in_round < math.inf:
+            return min(1.0, self.taken / self._in_round) if self._in_round else 1.0
+        try:  # a stream in workers has more batches than its length, a wrong length any number
+            return min(self.taken / len(self.source), 1 - 1e-9)
+        except (TypeError, ZeroDivisionError):
+            return 0.0
 
     def end_epoch(self) -> None:
         """Release the iterator; the next epoch follows if this one is `over`."""

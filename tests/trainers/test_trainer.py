@@ -18,7 +18,13 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    TensorDataset,
+    get_worker_info,
+)
 
 from astkit import CachedLoss, RandomSubset, rng
 from astkit.datasets import Batch, Images, Loader, load
@@ -332,6 +338,76 @@ def test_a_loader_of_unknown_length_trains_whole_passes() -> None:
     trainer = build(train=DataLoader(Endless(), 8))
     assert [record["epoch"] for record in training(finish(trainer))] == [0] * 5 + [1] * 5
     assert trainer.ledger.samples.trained == 80
+
+
+class Divided(IterableDataset):
+    """27 rows, of which each worker yields its share."""
+
+    def __len__(self) -> int:
+        return 27
+
+    def __iter__(self) -> Iterator[Any]:
+        worker = get_worker_info()
+        first, step = (worker.id, worker.num_workers) if worker else (0, 1)
+        return (PAIRS[row] for row in range(first, 27, step))
+
+
+class InBatches(Divided):
+    """27 batches of 2 rows."""
+
+    def __iter__(self) -> Iterator[Any]:
+        for x, y in super().__iter__():
+            yield torch.stack([x, x]), torch.tensor([y, y])
+
+
+class Forever(Divided):
+    def __iter__(self) -> Iterator[Any]:
+        return map(PAIRS.__getitem__, itertools.cycle(range(40)))
+
+
+class Uneven:
+    """A batch sampler that knows its length only roughly."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return iter([[0, 1], [2], [3, 4, 5], [6], [7], [8, 9]])
+
+
+class Misjudged(list):
+    """Batches of which it says to have fewer."""
+
+    def __len__(self) -> int:
+        return 2
+
+
+PAIRS = TensorDataset(TRAIN.images / 255, TRAIN.labels)
+BATCHES = [PAIRS[part : part + 9] for part in range(0, 36, 9)]
+LENGTHS: dict[str, tuple[Any, int]] = {
+    "workers": (DataLoader(Divided(), 4, num_workers=2), 27),
+    "workers without incomplete batches": (
+        DataLoader(Divided(), 4, num_workers=2, drop_last=True), 24
+    ),
+    "a stream of batches": (DataLoader(InBatches(), None, num_workers=2), 54),
+    "an endless stream": (DataLoader(Forever(), 4), 28),
+    "a batch sampler": (DataLoader(PAIRS, batch_sampler=Uneven()), 10),
+    "a list": (Misjudged(BATCHES), 36),
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", LENGTHS)
+def test_a_loader_is_read_to_its_end_whatever_its_length_says(name: str) -> None:
+    """That of a stream counts its rows, after which it may go on."""
+    loader, rows = LENGTHS[name]
+    trainer = build(train=loader)
+    progress = [record["progress"] for record in training(finish(trainer))]
+    assert [record["trained"] for record in trainer.history.epochs] == [rows, 2 * rows]
+    assert [record["progress"] for record in trainer.history.epochs] == [0.5, 1.0]
+    assert progress == sorted(progress)
+    assert progress[-1] < 1 == trainer.progress
+    assert trainer.evaluate(loader)["samples"] == rows
 
 
 class Watched(Dataset):
