@@ -105,7 +105,7 @@ class ForeignLoader:
         return getattr(self.loader, "batch_size", None)
 
     def __len__(self) -> int:
-        """Batches in a full pass, of a stream in workers possibly more; ``TypeError`` if unknown."""
+        """Batches in a full pass, of a stream in workers or more; ``TypeError`` if unknown."""
         rows, size = self.num_samples, self.batch_size
         if self.streamed and rows is not None and size:  # asked, torch would warn of more
             whole, rest = divmod(rows, size)
