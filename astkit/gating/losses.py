@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.utils import _pytree as pytree
 
 from astkit.datasets.batch import IGNORED, count_rows, tensors
 
@@ -111,8 +113,8 @@ def reduced(losses: Tensor, mask: Tensor | None) -> Tensor:
 def token_losses(criterion: Criterion, outputs: Any, targets: Any) -> tuple[Tensor, Tensor | None]:
     """Output of the criterion, ``[rows]`` or ``[rows, ...]``, and its mask, if any."""
     rows = count_rows(targets)
-    if isinstance(outputs, Tensor):
-        outputs = single(outputs)
+    if criterion is not cross_entropy_rows:  # which takes the logits alone
+        outputs = singles(outputs)
     try:
         returned = criterion(outputs, targets)
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
@@ -121,7 +123,7 @@ def token_losses(criterion: Criterion, outputs: Any, targets: Any) -> tuple[Tens
             raise
         raise ValueError(
             f"the criterion refused outputs of {shown(outputs)} and targets of {shown(targets)}:"
-            f" give it the shapes, types and labels that it expects ({error})"
+            f" {_remedy(outputs, targets)} ({error})"
         ) from error
     losses, mask = returned if isinstance(returned, tuple) else (returned, None)
     if not isinstance(losses, Tensor) or losses.ndim == 0 or len(losses) != rows:
@@ -158,6 +160,28 @@ def _check_rows(losses: Tensor, outputs: Any, targets: Any) -> None:
 def single(values: Tensor) -> Tensor:
     """``values``, with half precision converted to float32."""
     return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
+
+
+def singles(outputs: Any) -> Any:
+    """``outputs`` of any structure with half precision converted to float32."""
+    if isinstance(outputs, Tensor):  # in short, for its speed
+        return single(outputs)
+    return pytree.tree_map(_singles_of, outputs)
+
+
+def _singles_of(leaf: Any) -> Any:
+    """`singles` of a tensor, or of what torch's pytree does not know, with its own type."""
+    if isinstance(leaf, Tensor):
+        return single(leaf)
+    parts = leaf if isinstance(leaf, Mapping) else getattr(leaf, "__dict__", {})
+    half = {name: single(part) for name, part in parts.items() if isinstance(part, Tensor)}
+    if all(half[name] is parts[name] for name in half):
+        return leaf
+    if isinstance(leaf, Mapping):
+        return {**leaf, **half}
+    changed = copy.copy(leaf)
+    vars(changed).update(half)
+    return changed
 
 
 def logits_of(outputs: Any) -> Tensor:
@@ -227,6 +251,28 @@ def _classes_second(logits: Tensor, labels: Tensor) -> Tensor:
 
 def _part(value: Any, name: str) -> Any:
     return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
+
+
+def _remedy(outputs: Any, targets: Any) -> str:
+    """What to write so that a criterion gets what it expects."""
+    expected = "give it the shapes, types and labels that it expects"
+    if isinstance(outputs, Tensor) and isinstance(targets, Tensor):
+        return expected
+    given = f"{_written('outputs', outputs, 'logits')}, {_written('targets', targets, 'labels')}"
+    return f"{expected}, a loss of tensors by criterion=lambda outputs, targets: loss({given})"
+
+
+def _written(name: str, value: Any, wanted: str) -> str:
+    """How to write the ``wanted`` part of a ``value`` that has a ``name``."""
+    if isinstance(value, Tensor):
+        return name
+    if isinstance(value, Mapping):
+        found = next((key for key, part in value.items() if isinstance(part, Tensor)), wanted)
+        return f"{name}[{(wanted if wanted in value else found)!r}]"
+    if isinstance(value, tuple | list) and not hasattr(value, wanted):
+        wide = (place for place, part in enumerate(value) if getattr(part, "ndim", 0) > 1)
+        return f"{name}[{next(wide, 0)}]"
+    return f"{name}.{wanted}"
 
 
 def shown(value: Any) -> str:

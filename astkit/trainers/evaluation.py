@@ -20,7 +20,7 @@ from astkit import distributed
 from astkit.datasets import BatchSource
 from astkit.datasets.batch import Batch, count_rows, map_tensors, tensors
 from astkit.datasets.foreign import parts_of
-from astkit.gating.losses import class_outputs, row_losses
+from astkit.gating.losses import class_outputs, row_losses, singles
 from astkit.trainers.config import check_types
 
 
@@ -214,6 +214,7 @@ class Evaluation:
             values["label"] = labels
             if "accuracy" not in self._aggregates:
                 values["accuracy"] = values["right"]
+        outputs = singles(outputs)  # as a criterion gets them
         values |= {each.name: each.rows(outputs, batch.y) for each in self._averaged}
         for name, each in values.items():
             self._parts.setdefault(name, []).append(each[:0] if repeated else each)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
+from collections import UserDict
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -137,6 +140,56 @@ def test_half_precision_is_scored_in_float32(dtype: torch.dtype) -> None:
         expected = F.cross_entropy(rounded.double(), LABELS, reduction="none")
         assert losses.tolist() == pytest.approx(expected.tolist(), rel=1e-5, abs=1e-6)
     assert seen == [torch.float32]
+
+
+@dataclass
+class Named:
+    """Outputs as an object, which torch's pytree does not know."""
+
+    logits: Tensor
+    name: str = "a"
+
+
+class Prediction(NamedTuple):
+    logits: Tensor
+    hidden: Any = None
+
+
+WEIGHED = nn.CrossEntropyLoss(weight=torch.rand(5), reduction="none")
+OUTPUTS: dict[str, tuple[Callable[[Tensor], Any], str, Callable[[Any], Tensor]]] = {
+    "a mapping": (
+        lambda z: {"ids": LABELS, "logits": z}, "outputs['logits']", lambda o: o["logits"]
+    ),
+    "a mapping of its own": (
+        lambda z: UserDict(scores=z), "outputs['scores']", lambda o: o["scores"]
+    ),
+    "nested": (lambda z: {"logits": [z]}, "outputs['logits']", lambda o: o["logits"][0]),
+    "a tuple": (lambda z: (LABELS, z), "outputs[1]", lambda o: o[1]),
+    "a named tuple": (Prediction, "outputs.logits", lambda o: o.logits),
+    "an object": (Named, "outputs.logits", lambda o: o.logits),
+    "a namespace": (lambda z: SimpleNamespace(logits=z), "outputs.logits", lambda o: o.logits),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_a_weighted_criterion_takes_half_precision_of_any_structure(name: str) -> None:
+    wrap, _, logits = OUTPUTS[name]
+    for dtype in (torch.bfloat16, torch.float16, torch.float32):
+        outputs = wrap(LOGITS.to(dtype))
+        losses = row_losses(lambda o, t: WEIGHED(logits(o), t), outputs, LABELS)
+        torch.testing.assert_close(losses, WEIGHED(LOGITS.to(dtype).float(), LABELS))
+        assert logits(outputs).dtype == dtype  # the model's own are as they were
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_a_loss_of_tensors_is_told_which_part_of_the_outputs_to_take(name: str) -> None:
+    wrap, written, _ = OUTPUTS[name]
+    words = f"a loss of tensors by criterion=lambda outputs, targets: loss({written}, targets)"
+    for loss in (WEIGHED, nn.BCEWithLogitsLoss(reduction="none"), F.mse_loss):
+        with pytest.raises(ValueError, match=re.escape(words)):
+            row_losses(loss, wrap(LOGITS.float()), LABELS)
+    with pytest.raises(ValueError, match=r"loss\(outputs, targets\['labels'\]\)"):
+        row_losses(WEIGHED, LOGITS.float(), {"ids": LABELS, "labels": LABELS})
 
 
 def test_class_outputs_are_those_of_classifiers_alone() -> None:

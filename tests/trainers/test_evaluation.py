@@ -298,3 +298,29 @@ def test_what_is_no_metric_is_refused_in_a_sentence(metrics: Any) -> None:
     data = TensorDataset(torch.randn(30, 4), torch.arange(30) % 3)
     with pytest.raises(ValueError, match=r"metric.* give"):
         Trainer(nn.Linear(4, 3), data, epochs=1, metrics=metrics, device="cpu")
+
+
+@pytest.mark.parametrize("mapping", [False, True])
+@pytest.mark.parametrize("averaged", [False, True])
+def test_metrics_get_half_precision_as_float32(mapping: bool, averaged: bool) -> None:
+    weighted = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 3.0, 2.0]), reduction="none")
+    seen = []
+
+    def loss(outputs: Any, targets: Tensor) -> Tensor:
+        seen.append(weighted(outputs["logits"] if mapping else outputs, targets))
+        return seen[-1]
+
+    class Latest:
+        def update(self, outputs: Any, targets: Tensor) -> None:
+            loss(outputs, targets)
+
+        def compute(self) -> float:
+            return float(seen[-1].mean())
+
+    class Halved(Same):
+        def forward(self, x: Tensor) -> Any:
+            return {"logits": x.bfloat16()} if mapping else x.bfloat16()
+
+    metric = Metric("weighted", loss if averaged else Latest(), False)
+    values = trainer(Halved(), criterion=loss, metrics=[metric]).evaluate(TRAIN)
+    assert values["weighted"] == values["loss"] > 0
