@@ -27,6 +27,7 @@ from astkit.gating.controllers import ABOVE_0, check_number
 from astkit.gating.losses import Criterion
 from astkit.gating.policy import Policy, as_policy
 from astkit.names import REGISTRIES
+from astkit.profiling.flops import RowFlops
 from astkit.trainers import Budget, TrainConfig
 from astkit.trainers.config import check_types
 from astkit.trainers.evaluation import Metrics, as_metrics
@@ -47,6 +48,7 @@ def compare(
     config: TrainConfig | None = None,
     batch_size: int | None = None,
     make_optimizer: Callable[[nn.Module], torch.optim.Optimizer] | None = None,
+    flops: RowFlops | None = None,
     out: str | Path | None = None,
     smallest_gain: float | None = None,
     check_baseline: bool = True,
@@ -70,7 +72,7 @@ def compare(
         policies: names, mappings ``{"name": ..., argument: value}`` or `Policy` objects; each run
             uses a copy.
         budget: of dense training, in epochs, steps or FLOPs; 5 epochs by default. If FLOPs cannot
-            be counted, the other methods train for as many seconds.
+            be counted and are not given, the other methods train for as many seconds.
         seeds: at least 2 for an interval, 5 for a table.
         criterion: ``(outputs, targets)`` -> one loss per row, or losses and mask per token;
             cross-entropy by default.
@@ -81,6 +83,8 @@ def compare(
         batch_size: rows per batch; 128 for data sets by default.
         make_optimizer: builds the optimizer of a model, or a pair of it and a torch scheduler, for
             the steps of dense training; AdamW from ``config`` by default.
+        flops: your own figure for the FLOPs of training on one row, see `Trainer`; by default they
+            are counted.
         out: folder of the results; the same call continues an interrupted comparison there, and
             more seeds or policies may be asked for. By default nothing is kept after the process.
         smallest_gain: gains below it are called none, in units of the metric; by default 0.005
@@ -104,6 +108,7 @@ def compare(
         "config": config,
         "batch_size": batch_size,
         "make_optimizer": make_optimizer,
+        "flops": flops,
         "device": device,
     }
     check_types(

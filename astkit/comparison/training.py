@@ -29,6 +29,7 @@ from astkit.gating.losses import Criterion, cross_entropy_rows
 from astkit.gating.policies.random_subset import RandomSubset
 from astkit.gating.policy import Policy, as_policy
 from astkit.profiling.energy import EnergyMeter
+from astkit.profiling.flops import RowFlops
 from astkit.profiling.ledger import Ledger
 from astkit.stamp import stamp
 from astkit.trainers import (
@@ -67,6 +68,7 @@ class Task:
     config: TrainConfig = field(default_factory=TrainConfig)
     batch_size: int | None = None
     make_optimizer: MakeOptimizer | None = None
+    flops: RowFlops | None = None
     device: str = "auto"
 
     trainer_class: ClassVar[type[Trainer]] = Trainer
@@ -114,6 +116,7 @@ class Task:
             metrics=self.metrics,
             optimizer=optimizer,
             scheduler=scheduler,
+            flops=self.flops,
             device=self.device,
             **options,
         )

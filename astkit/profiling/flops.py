@@ -9,15 +9,16 @@ zero, as they do there.
 from __future__ import annotations
 
 import inspect
+import math
 import random
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from math import prod
-from types import CodeType, FrameType
+from numbers import Real
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -31,12 +32,10 @@ from torch.utils.flop_counter import FlopCounterMode, flop_registry
 from astkit import distributed, rng
 from astkit.datasets.batch import Batch, arguments, map_tensors, tensors
 
-DRAWS = 8
-"""Repeated passes of a model whose control flow may depend on random numbers."""
-LENGTHS = 4
-"""Counted lengths from which others are predicted."""
-
 Shape = tuple[tuple[int, ...], ...]
+
+BUCKET = 8
+"""Other lengths than the first are rounded up to a multiple of it."""
 
 
 class PassFlops(NamedTuple):
@@ -60,7 +59,7 @@ class BatchFlops:
     ``scoring`` is a pass in eval mode through model and criterion, ``forward`` one in training mode
     and ``backward`` the gradient of the parameters, including recomputation in fused operations.
     ``uncounted`` (sorted) names what is not included: operations that perform multiply-adds and
-    have no formula, or a cost that is random. If it is not empty, no ratio may be formed.
+    have no formula. If it is not empty, no ratio may be formed.
     """
 
     scoring: PassFlops = NOTHING
@@ -74,20 +73,41 @@ class BatchFlops:
         return per_row * rows + (self.forward.fixed + self.backward.fixed) * passes if rows else 0.0
 
 
-Lengths = dict[int, BatchFlops]
+RowFlops = float | Callable[[Any], float]
+"""Training FLOPs of a row: a number, or a function of the inputs of a batch that returns it."""
+
+
+def stated(flops: RowFlops, inputs: Any) -> BatchFlops:
+    """The cost of a batch of ``inputs`` whose rows take ``flops`` to train on.
+
+    A third of them is the forward pass, which scoring costs too, and two thirds the backward pass:
+    2 and 4 FLOPs per parameter and input (Kaplan et al., 2020, section 2.1). Raises ``ValueError``
+    unless the figure is a finite number above 0.
+    """
+    row = flops(inputs) if callable(flops) else flops
+    if isinstance(row, bool) or not isinstance(row, Real) or not 0 < row < math.inf:
+        what = "returns" if callable(flops) else "is"
+        raise ValueError(f"flops {what} {row!r:.80}: give the FLOPs of training on one row")
+    forward = PassFlops(float(row) / 3)
+    return BatchFlops(forward, forward, PassFlops(float(row) * 2 / 3))
 
 
 class FlopCache:
     """FLOPs of batches by model and input shape; ``count(model, batch)`` is called for new shapes.
 
-    Where only one length varies, as of texts, FLOPs are a polynomial in it. A parabola that goes
-    through all counted lengths, at least four, replaces counting between the outermost of them.
+    Where only one length varies, as of texts, the first one is counted as it is, and others are
+    rounded up to a multiple of `BUCKET`. ``first``: the first length of each kind of shape, which a
+    checkpoint saves, since a resumed run may begin with another one.
     """
 
-    def __init__(self, count: Callable[[nn.Module, Batch], BatchFlops]) -> None:
+    def __init__(
+        self,
+        count: Callable[[nn.Module, Batch], BatchFlops],
+        first: dict[Shape, int] | None = None,
+    ) -> None:
         self._count = count
+        self.first = {} if first is None else first
         self._costs: WeakKeyDictionary[nn.Module, dict[Shape, BatchFlops]] = WeakKeyDictionary()
-        self._counted: WeakKeyDictionary[nn.Module, dict[Shape, Lengths]] = WeakKeyDictionary()
         self._warned: set[str] = set()
 
     def cost(self, model: nn.Module, batch: Batch) -> BatchFlops:
@@ -95,15 +115,21 @@ class FlopCache:
         shape, costs = shape_of(batch), self._costs.setdefault(model, {})
         if shape not in costs:
             length = shape[0][0] if shape[0] else 0
-            kind = tuple(tuple(0 if n == length else n for n in part) for part in shape)
-            counted = self._counted.setdefault(model, {}).setdefault(kind, {})
-            cost = _prediction(counted, length)
-            if cost is None:
-                costs.clear()  # earlier predictions
-                cost = counted[length] = self._count(model, batch)
-                self._warn(set(cost.uncounted))
-            costs[shape] = cost
+            first = self.first.setdefault(_with_length(shape, length, 0), length)
+            longer = length if length == first else _rounded(length, model)
+            known = _with_length(shape, length, longer)
+            if known not in costs:
+                costs[known] = self._counted(model, batch, length, longer)
+                self._warn(set(costs[known].uncounted))
+            costs[shape] = costs[known]
         return costs[shape]
+
+    def _counted(self, model: nn.Module, batch: Batch, length: int, longer: int) -> BatchFlops:
+        if longer > length:
+            cost = self._count(model, _lengthened(batch, length, longer))
+            if not cost.uncounted:
+                return cost  # else the model may refuse this length
+        return self._count(model, batch)
 
     def _warn(self, uncounted: set[str]) -> None:
         unknown = uncounted - self._warned
@@ -112,7 +138,7 @@ class FlopCache:
             warnings.warn(
                 f"FLOPs of {', '.join(sorted(unknown))} cannot be counted: the ledger holds a"
                 " lower bound, no ratio is computed from it, and a FLOPs budget raises"
-                " ValueError",
+                " ValueError; give your own figure as flops=",
                 stacklevel=4,
             )
 
@@ -124,25 +150,31 @@ def shape_of(batch: Batch) -> Shape:
     return tuple(tuple(tensor.shape[1:]) for tensor in tensors(batch.x))
 
 
-def _prediction(counted: Lengths, length: int) -> BatchFlops | None:
-    """The cost of ``length``, counted or from a parabola; ``None`` where it has to be counted."""
-    if length in counted or len(counted) < LENGTHS:
-        return counted.get(length)
-    known = np.array(list(counted))
-    # multiples of a layer's stride would not show that other lengths are rounded
-    odd = (length - known[0]) % np.gcd.reduce(known - known[0])
-    if odd or not known.min() < length < known.max():
-        return None
-    costs = list(counted.values())
-    flops = np.array([[*cost.scoring, *cost.forward, *cost.backward] for cost in costs])
-    powers = np.vander([*(known / known.max()), length / known.max()], 3)
-    parabolas = np.linalg.lstsq(powers[:-1], flops, rcond=None)[0]
-    if not np.allclose(powers[:-1] @ parabolas, flops, rtol=1e-9, atol=0.1):
-        return None
-    halves = np.rint(2 * powers[-1] @ parabolas) / 2  # counts of two rows are halved
-    scoring, forward, backward = (PassFlops(*pair) for pair in halves.reshape(3, 2).tolist())
-    uncounted = {name for cost in costs for name in cost.uncounted}
-    return BatchFlops(scoring, forward, backward, tuple(sorted(uncounted)))
+def _with_length(shape: Shape, length: int, other: int) -> Shape:
+    return tuple(tuple(other if n == length else n for n in part) for part in shape)
+
+
+def _rounded(length: int, model: nn.Module) -> int:
+    """``length`` rounded up to a multiple of `BUCKET`, or to the size of a tensor of ``model``.
+
+    Such a tensor may be a table of positions, which has none beyond its size.
+    """
+    longer = -(-length // BUCKET) * BUCKET
+    sizes = {n for each in (*model.parameters(), *model.buffers()) for n in each.shape}
+    return min({longer, *(n for n in sizes if length <= n < longer)})
+
+
+def _lengthened(batch: Batch, length: int, longer: int) -> Batch:
+    """``batch`` with the last entry repeated wherever a row has ``length`` of them."""
+
+    def repeated(tensor: Tensor) -> Tensor:
+        for dimension, size in enumerate(tensor.shape):
+            if dimension and size == length:
+                places = torch.arange(longer, device=tensor.device).clamp(max=length - 1)
+                tensor = tensor.index_select(dimension, places)
+        return tensor
+
+    return batch.map(partial(map_tensors, repeated))
 
 
 def count_flops(
@@ -153,13 +185,13 @@ def count_flops(
     Inputs and targets may be nested, and ``y`` may be ``x`` itself; see `batch` for how the
     model is called. ``criterion(outputs, y)`` may be a scalar, losses of rows or tokens,
     or a pair of losses and their mask. Batches of two to four rows show which part of the cost is
-    fixed. A cost that is not linear in the rows, or differs between two passes of the same rows
-    (layers skipped at random) or between rows (packed sequences), is ``uncounted``. Frozen
-    parameters have no gradient to count, and modules in eval mode stay there. Parameters,
-    ``.grad``, buffers and random generators are restored (hooks do run). A compiled model is
-    counted eagerly and stays compiled. Where torch's counter fails, such as with jagged nested
-    tensors, all is 0 and ``uncounted`` says so; what is wrong with the model itself is raised in
-    training.
+    fixed; a cost that is not linear in the rows is ``uncounted``. What differs between rows or at
+    random, or happens outside torch's operations (NumPy, kernels in an ``autograd.Function``), is
+    not seen. Frozen parameters have no gradient to count, and modules in eval mode stay there.
+    Parameters, ``.grad``, buffers and random generators are restored (hooks do run). A compiled
+    model is counted eagerly and stays compiled. Where a pass fails, as torch's counter does with
+    jagged nested tensors, all is 0 and ``uncounted`` says so; what is wrong with the model itself
+    is raised in training.
     """
     model = distributed.unwrapped(getattr(model, "_orig_mod", model))
     device = next(tensors(x)).device
@@ -171,10 +203,9 @@ def count_flops(
     with torch.inference_mode(False), rng.restored(), isolated, eager:
         random.seed(0)  # a random cost is the same in every run
         np.random.seed(0)
-        rows = Batch(None, x, y).rows
         try:
-            return _cost(run, rows)
-        except (NotImplementedError, RuntimeError, TypeError) as error:
+            return _cost(run)
+        except (IndexError, NotImplementedError, RuntimeError, TypeError) as error:
             if "memory" in str(error):
                 raise
             unknown = f"this model ({type(error).__name__} in the counter)"
@@ -182,36 +213,25 @@ def count_flops(
 
 
 class _Pass(NamedTuple):
-    """FLOPs of a pass; ``decided``: Python code read values, so that draws may change the cost."""
+    """FLOPs of a pass."""
 
     forward: int
     backward: int
     uncounted: set[str]
-    decided: bool
 
 
-def _cost(run: Callable[..., _Pass], rows: int) -> BatchFlops:
-    """The cost of the first row, if a pass over all ``rows`` costs as much for each."""
+def _cost(run: Callable[..., _Pass]) -> BatchFlops:
+    """The cost of a row, from passes over two rows and more."""
     two, three = run(2), run(3, training=False)
     uncounted = two.uncounted | three.uncounted
     forward, backward = PassFlops(two.forward / 2), PassFlops(two.backward / 2)
     scoring = PassFlops(three.forward / 3)
     if 2 * three.forward != 3 * two.forward:  # a fixed part, or the modes differ
         more, scored = run(3), run(2, training=False)
-        lines = [
-            _line(two.forward, more.forward),
-            _line(two.backward, more.backward),
-            _line(scored.forward, three.forward),
-        ]
-        four = run(4, backward=False).forward, run(4, training=False).forward
-        if (lines[0](4), lines[2](4)) == four:
-            forward, backward, scoring = lines
-        else:
+        forward, backward = _line(two.forward, more.forward), _line(two.backward, more.backward)
+        scoring = _line(scored.forward, three.forward)
+        if (forward(4), scoring(4)) != (run(4).forward, run(4, training=False).forward):
             uncounted |= {"a model whose cost is not linear in the rows"}
-    if two.decided and any(run(2, backward=False).forward != two.forward for _ in range(DRAWS)):
-        uncounted |= {"a model whose passes differ at random"}
-    elif rows > 1 and not uncounted and run(0, backward=False).forward != forward(rows):
-        uncounted |= {"a model whose cost depends on its inputs"}
     return BatchFlops(scoring, forward, backward, tuple(sorted(uncounted)))
 
 
@@ -222,62 +242,37 @@ def _line(two: int, three: int) -> PassFlops:
 
 def _run(
     model: nn.Module,
-    whole: Batch,
+    batch: Batch,
     criterion: Callable[[Any, Any], Any],
     rows: int,
     *,
     training: bool = True,
-    backward: bool = True,
 ) -> _Pass:
-    """One pass over ``rows`` copies of the first row; of 0, over the whole batch."""
-    which = torch.tensor([0] * rows) if rows else torch.arange(whole.rows)
-    batch = whole.take(which).map(_copied)
-    sharded = distributed.is_sharded(model)  # the graph holds the gathered parameters
+    """One pass over ``rows`` copies of the first row."""
+    batch = batch.take(torch.tensor([0] * rows)).map(_copied)
+    # copies, since a forward may modify them, as nn.Embedding(max_norm=...)
     state = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
-    trained: list[Tensor] = [each for each in model.parameters() if each.requires_grad]
-    if not sharded:  # copies, since a forward may modify them, as nn.Embedding(max_norm=...)
-        copies = {
-            name: parameter.detach().clone().requires_grad_(parameter.requires_grad)
-            for name, parameter in model.named_parameters()
-        }
-        state |= copies
-        trained += [copy for copy in copies.values() if copy.requires_grad]
+    copies = {
+        name: parameter.detach().clone().requires_grad_(parameter.requires_grad)
+        for name, parameter in model.named_parameters()
+    }
+    trained = [copy for copy in copies.values() if copy.requires_grad]
     args, keywords = arguments(model, batch.x, batch.y)
-    drawn, counter = _python_draws(), FlopCounter()
+    counter = FlopCounter()
     modes = [(module, module.training) for module in model.modules()]
     try:
         for module, before in modes:
             module.training = training and before
-        with torch.set_grad_enabled(training and backward), counter:
-            losses = criterion(functional_call(model, state, args, keywords), batch.y)
+        with torch.set_grad_enabled(training), counter:
+            losses = criterion(functional_call(model, state | copies, args, keywords), batch.y)
             loss = (losses[0] if isinstance(losses, tuple) else losses).sum()
             forward = counter.get_total_flops()
-            if trained and loss.requires_grad and sharded:
-                _backward(loss, trained)
-            elif trained and loss.requires_grad:
+            if trained and loss.requires_grad:
                 torch.autograd.grad(loss, trained, allow_unused=True)
     finally:
         for module, before in modes:
             module.training = before
-    decided = counter.decided or _python_draws() != drawn
-    whole_pass = counter.get_total_flops()
-    return _Pass(forward, whole_pass - forward, counter.uncounted(loss), decided)
-
-
-def _python_draws() -> tuple[Any, ...]:
-    """State of the generators of Python and NumPy."""
-    numpy: Any = np.random.get_state()
-    return random.getstate(), numpy[1].tobytes(), numpy[2]
-
-
-def _backward(loss: Tensor, parameters: Sequence[Tensor]) -> None:
-    """Run a backward pass and restore the gradients of ``parameters``."""
-    before = [parameter.grad for parameter in parameters]
-    for parameter in parameters:
-        parameter.grad = None
-    loss.backward()
-    for parameter, gradient in zip(parameters, before, strict=True):
-        parameter.grad = gradient
+    return _Pass(forward, counter.get_total_flops() - forward, counter.uncounted())
 
 
 def _copied(part: Any) -> Any:
@@ -321,20 +316,10 @@ class FlopCounter(FlopCounterMode):
         finally:
             self._around.close()
 
-    @property
-    def decided(self) -> bool:
-        """Whether a value of a tensor was read, on which control flow may depend."""
-        return self._watch.decided
-
-    def uncounted(self, loss: Tensor | None = None) -> set[str]:
-        """Names of multiply-add operations that were counted as zero.
-
-        With ``loss``, also those of ``autograd.Function`` in its graph whose work torch cannot see,
-        such as that of NumPy or of a Triton kernel.
-        """
+    def uncounted(self) -> set[str]:
+        """Names of multiply-add operations that were counted as zero."""
         unsupported: Mapping[str, int] = getattr(self, "get_unsupported_ops", dict)()
-        opaque = set() if loss is None else self._watch.opaque(loss)
-        return self._watch.unknown | set(unsupported) | opaque
+        return self._watch.unknown | set(unsupported)
 
 
 class _WholeModel(nullcontext[None]):
@@ -349,20 +334,16 @@ _c10d_functional_autograd _dtensor fsdp
 """
 _LIBRARIES = frozenset(_NAMESPACES.split())
 """Namespaces of torch's own operators, which are known or perform no multiply-adds."""
-_READING = frozenset(("_local_scalar_dense", "nonzero"))
-_COPYING = frozenset(("detach", "alias", "lift_fresh", "_to_copy", "clone"))
 
 
 class _Watch(TorchDispatchMode):
-    """Records multiply-add operations without a formula, and what ``autograd.Function``s call."""
+    """Records multiply-add operations without a formula."""
 
     supports_higher_order_operators = True
 
     def __init__(self) -> None:
         super().__init__()
         self.unknown: set[str] = set()
-        self.decided = False
-        self._called: dict[CodeType, set[str]] = {}  # operations by the function that calls them
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -374,37 +355,7 @@ class _Watch(TorchDispatchMode):
         known = library in _LIBRARIES or getattr(func, "overloadpacket", None) in flop_registry
         if not known and isinstance(func, torch._ops.OpOverload):
             self.unknown.add(f"{library}::{name}")
-        self.decided = self.decided or name in _READING
-        frame: FrameType | None = sys._getframe(1)
-        while frame is not None and frame.f_code.co_name not in ("forward", "backward"):
-            frame = frame.f_back
-        if frame is not None:
-            self._called.setdefault(frame.f_code, set()).add(name)
         return func(*args, **(kwargs or {}))
-
-    def opaque(self, loss: Tensor) -> set[str]:
-        """Functions in the graph of ``loss`` that only copy tensors, or that fill empty ones."""
-        unseen = set()
-        for function in _functions(loss):
-            both = inspect.unwrap(function.forward), inspect.unwrap(function.backward)
-            called = set().union(*(self._called.get(each.__code__, ()) for each in both))
-            if called <= _COPYING or any("empty" in name for name in called):
-                unseen.add(f"{function.__name__} (autograd.Function)")
-        return unseen
-
-
-def _functions(loss: Tensor) -> Iterator[Any]:
-    """The ``autograd.Function``s in the graph of ``loss`` that are not torch's own."""
-    nodes, seen = [loss.grad_fn], set()
-    while nodes:
-        node = nodes.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        nodes += [parent for parent, _ in node.next_functions]
-        function = getattr(type(node), "_forward_cls", None)
-        if function is not None and not function.__module__.startswith("torch."):
-            yield function
 
 
 Formula = Callable[..., int]

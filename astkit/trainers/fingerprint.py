@@ -62,6 +62,7 @@ def describe(run: Trainer) -> dict[str, Any]:
         "lr": run.config.peak_lr,
         "lr_factors": [run.config.lr_factor(place / 7) for place in range(8)],
         "budget": asdict(run.budget),
+        "flops": plain(run.flops),
         "policy": plain(policy),
         "optimizer": {"class": type(optimizer).__name__, "groups": plain(groups)},
         "scheduler": plain(optimisation.scheduler),

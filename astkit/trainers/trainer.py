@@ -25,7 +25,7 @@ from astkit.gating.losses import Criterion, cross_entropy_rows, token_losses
 from astkit.gating.policy import Policy, as_policy, overrides
 from astkit.gating.selection import Scored, evaluating
 from astkit.profiling.energy import EnergyMeter
-from astkit.profiling.flops import BatchFlops, FlopCache, count_flops, shape_of
+from astkit.profiling.flops import BatchFlops, FlopCache, RowFlops, count_flops, shape_of, stated
 from astkit.profiling.ledger import Ledger, synchronizer
 from astkit.trainers.batches import Batches
 from astkit.trainers.checkpoint import Checkpoints
@@ -43,7 +43,7 @@ from astkit.trainers.limits import TIME_BUDGET, TimeIsUp, interrupt_held, time_i
 from astkit.trainers.optimisation import Optimisation
 from astkit.trainers.step import StepResult
 
-COUNTS = {"step": int, "progress": float, "done": bool}
+COUNTS = {"step": int, "progress": float, "done": bool, "lengths": dict}
 STATEFUL = ("policy", "batches", "optimisation", "ledger", "reports", "steering")
 """Attributes of a trainer that a checkpoint saves: plain values, and parts with a state."""
 
@@ -70,6 +70,9 @@ class Trainer:
         observers: receive records of batches and epochs; their time is not measured.
         replay: events of a steered run, which are applied again.
         meter: measures the energy of training and evaluation; none by default.
+        flops: FLOPs of training on one row, forward and backward, 2 per multiply-add; a number, or
+            a function of the inputs of a batch that returns it, called once per shape of a row. By
+            default they are counted.
         checkpoints: a `Checkpoints` object or a folder for the state of the run.
         resume: continue from the newest checkpoint, or start if there is none.
 
@@ -101,6 +104,7 @@ class Trainer:
         observers: Sequence[Observer] = (),
         replay: Iterable[Event | Mapping[str, Any]] = (),
         meter: EnergyMeter | None = None,
+        flops: RowFlops | None = None,
         device: str | torch.device = "auto",
         checkpoints: Checkpoints | str | os.PathLike[str] | None = None,
         resume: bool = False,
@@ -140,10 +144,14 @@ class Trainer:
         self._chooses = overrides(self.policy, "choose")
         self._observes = overrides(self.policy, "observe")
         self.optimisation.watching = self._observes and self.policy.needs_outputs
-        features, flops = self._features, self.budget.flops
+        features, limit = self._features, self.budget.flops
         self.batches = Batches(
-            self.train_data, self.policy, self.validation, self.device, seed, features, flops
+            self.train_data, self.policy, self.validation, self.device, seed, features, limit
         )
+        self.flops = flops
+        if flops is not None and not callable(flops):
+            stated(flops, None)  # refuses what is no number of FLOPs
+        self.lengths: dict[Any, int] = {}  # see `FlopCache`
         self.classes = True  # whether integer targets are classes, see `takes_classes`
         self._forget_costs()
         self.step, self.progress = 0, 0.0
@@ -339,16 +347,11 @@ class Trainer:
         )
 
     def count_flops(self, model: nn.Module, batch: Batch) -> BatchFlops:
-        """FLOPs of ``batch`` in ``model``."""
+        """FLOPs of ``batch`` in ``model``; not called where ``flops`` says them."""
         full = torch.autocast(self.device.type, enabled=False)  # for the criterion, as in training
         criterion = full(partial(token_losses, self.criterion))
-
-        def count(model: nn.Module, batch: Batch) -> BatchFlops:
-            few = batch.take(slice(0, self.optimisation.micro_batch))
-            return count_flops(model, few.x, few.y, criterion)
-
         with self.optimisation.autocast():
-            return self.optimisation.fitting(count, model, batch)
+            return count_flops(model, batch.x, batch.y, criterion)
 
     def passes(self, rows: int) -> int:
         """Number of forward passes in which so many rows of a batch are computed."""
@@ -403,7 +406,7 @@ class Trainer:
             self.ledger.note_helper(self.cost(batch, model), batch.rows)
 
     def cost(self, batch: Batch, model: nn.Module | None = None) -> BatchFlops:
-        """FLOPs of ``batch``, counted once per shape of its rows, or predicted from other lengths.
+        """FLOPs of ``batch``, counted once per shape of its rows.
 
         Before a shape is counted, two of its rows are checked. Raises ``ValueError`` for invalid
         data, before any weight changes.
@@ -412,7 +415,12 @@ class Trainer:
             return self._flops.cost(model, batch)
         shape: object = batch.x.shape[1:] if isinstance(batch.x, Tensor) else shape_of(batch)
         if shape not in self._costs:
-            self._costs[shape] = cost = self._flops.cost(self.model, batch)
+            self._check(batch)
+            if self.flops is None:
+                cost = self._flops.cost(self.model, batch)
+            else:
+                cost = stated(self.flops, batch.x)
+            self._costs[shape] = cost
             self.ledger.uncounted.update(cost.uncounted)
             self.budget.spent(0.0, self.ledger)  # raises for FLOPs that cannot be counted
         return self._costs[shape]
@@ -420,19 +428,20 @@ class Trainer:
     def _forget_costs(self) -> None:
         """Count anew: which parameters are trained decides about the cost of gradients."""
         self._trained = [each.requires_grad for each in self.model.parameters()]
-        self._flops = FlopCache(self._count_outside)
+        self._flops = FlopCache(self._count_outside, self.lengths)
         self._costs: dict[object, BatchFlops] = {}  # of the model, by shape of a row
 
     def _count_outside(self, model: nn.Module, batch: Batch) -> BatchFlops:
-        """Check and count a batch while no clock runs."""
-        self._costs.clear()  # some may be predictions, which this count improves
+        """Count a batch while no clock runs."""
         with self.ledger.paused():
-            if model is self.model:
-                forward, source = partial(self.forward, model), self.batches.source
-                with evaluating(model, self.device):
-                    self.classes = takes_classes(forward, self.criterion, batch, source)
-                self.optimisation.watching &= self.classes
             return self.count_flops(model, batch)
+
+    def _check(self, batch: Batch) -> None:
+        """See `takes_classes`; no clock runs."""
+        forward, source = partial(self.forward, self.model), self.batches.source
+        with self.ledger.paused(), evaluating(self.model, self.device):
+            self.classes = takes_classes(forward, self.criterion, batch, source)
+        self.optimisation.watching &= self.classes
 
     def _spent(self) -> float:
         """Fraction of the budget spent."""
@@ -615,6 +624,7 @@ class Trainer:
         check_types(**{name: (state[name], kind) for name, kind in COUNTS.items()})
         for name in COUNTS:
             setattr(self, name, state[name])
+        self._forget_costs()
         for name in STATEFUL:
             getattr(self, name).load_state_dict(state[name])
 

@@ -66,6 +66,16 @@ def as_in(report: Comparison, found: Comparison) -> bool:
     return len(runs) >= 3 and timeless(found.entries) == timeless(same)
 
 
+def test_flops_of_a_row_may_be_given(tmp_path: Path) -> None:
+    options = {"seeds": [0], "policies": [Gate(0.25)], "out": tmp_path}
+    dense = run(flops=600.0, **options).entries[0]
+    assert (dense["flops"], dense["uncounted"]) == (600.0 * 2 * ROWS, [])
+    with pytest.raises(ValueError, match=r"flops was 600.0 and is 700.0"):
+        run(flops=700.0, **options)
+    with pytest.raises(ValueError, match="flops is 0: give the FLOPs of training on one row"):
+        run(flops=0)
+
+
 def test_test_data_are_evaluated_once_a_run() -> None:
     single = Read(*small_tasks.TEST.tensors)
     few = run(test=single, policies=["auto"], seeds=[0])

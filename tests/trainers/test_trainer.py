@@ -311,6 +311,67 @@ def test_a_subclass_may_train_and_count_in_another_way() -> None:
     assert trainer.ledger.flops.total == 20 * 110.0
 
 
+# --- FLOPs
+
+
+def by_length(inputs: Tensor) -> float:
+    return 30.0 * inputs.shape[1]
+
+
+@pytest.mark.parametrize(("flops", "row"), [(960, 960.0), (by_length, 30.0 * 64)])
+def test_what_a_row_costs_may_be_given(flops: Any, row: float) -> None:
+    class Spectral(nn.Linear):
+        """Its Fourier transform cannot be counted."""
+
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(torch.fft.fft(x).abs())
+
+    data = TensorDataset(TRAIN.images.flatten(1) / 255, TRAIN.labels)
+    options = {"policy": Gate(0.5), "batch_size": 8, "device": "cpu", "flops": flops}
+    trainer = Trainer(Spectral(64, 10), data, budget=Budget(flops=20 * row), **options)
+    trainer.run()
+    spent, trained = trainer.ledger.flops, trainer.ledger.samples.trained
+    assert (spent.forward, spent.backward) == (trained * row / 3, trained * row * 2 / 3)
+    assert spent.scoring == trainer.ledger.samples.scored * row / 3
+    assert trainer.ledger.flops_dense == trainer.ledger.samples.scored * row
+    assert trainer.ledger.uncounted == set()
+
+
+@pytest.mark.parametrize("flops", [0, -1.0, math.inf, math.nan, True, "1e9", torch.ones(2)])
+def test_a_cost_that_is_no_number_of_flops_is_refused(flops: Any) -> None:
+    with pytest.raises(ValueError, match=r"flops is .*: give the FLOPs of training on one row"):
+        Trainer(network(), TRAIN, batch_size=8, epochs=1, flops=flops)
+    trainer = Trainer(network(), TRAIN, batch_size=8, epochs=1, flops=lambda inputs: flops)
+    with pytest.raises(ValueError, match=r"flops returns .*: give the FLOPs"):
+        trainer.run()
+
+
+def test_a_resumed_run_counts_texts_of_all_lengths_as_one_that_was_not_stopped() -> None:
+    generator = torch.Generator().manual_seed(0)
+    rows = [(torch.randint(9, (n,), generator=generator), n % 2) for n in (5, 11, 12, 17, 3, 14)]
+
+    def stacked(items: list[Any]) -> Any:
+        texts, labels = zip(*items, strict=True)
+        return nn.utils.rnn.pad_sequence(list(texts), batch_first=True), torch.tensor(labels)
+
+    class Mean(nn.Sequential):
+        def forward(self, tokens: Tensor) -> Tensor:
+            return super().forward(tokens).mean(1)
+
+    def run() -> Trainer:
+        with rng.isolated("cpu", 0):
+            model = Mean(nn.Embedding(9, 4), nn.Linear(4, 2))
+        return Trainer(model, Loader(rows, 1, collate_fn=stacked), epochs=2, device="cpu")
+
+    whole, first, second = run(), run(), run()
+    finish(whole)
+    for _ in itertools.islice(first.steps(), 3):
+        pass
+    hand_over(first, second)
+    finish(second)
+    assert second.ledger.flops == whole.ledger.flops
+
+
 # --- data as they come
 
 
