@@ -198,7 +198,7 @@ def measured(name: str, entries: list[policies_page.Entry]) -> Iterator[str]:
         found = True
         verdicts = verdict.judge(runs)
         table = comparison_page.results(runs, verdicts, policies_page.heading_metric(task))
-        table = table.drop(columns=["minus random", "trained on", "time / dense"])
+        table = table.drop(columns=["against random", "trained on", "time / dense"])
         table = table.set_index("policy")
         kept = [p for p in table.index if p in labels or p.startswith((DENSE, "random"))]
         yield f"### {task}\n\n{markdown(table.loc[kept])}\n"

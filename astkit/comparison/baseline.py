@@ -42,10 +42,10 @@ class Trial:
     metric: str = "accuracy"
     higher: bool = True
 
-    def gain(self, other: Trial) -> float | None:
-        """How much better this run is than ``other``; ``None`` if that may be chance.
+    def is_better(self, other: Trial) -> bool:
+        """Whether this run is better than ``other``, and not by chance alone.
 
-        It has to exceed `LEAST`, and twice the standard error of the paired differences of rows.
+        By more than `LEAST`, and than twice the standard error of the paired differences of rows.
         """
         gain = (self.value - other.value) * (1.0 if self.higher else -1.0)
         least = LEAST if unit(self.metric)[0] > 1 else LEAST_SHARE * abs(other.value)
@@ -53,7 +53,13 @@ class Trial:
         if self.rows is not None and other.rows is not None:
             differences = (self.rows - other.rows).double()
             error = float(differences.nan_to_num().std()) / math.sqrt(len(differences))
-        return gain if gain > max(least, 2 * error) else None
+        return gain > max(least, 2 * error)
+
+    def beside(self, other: Trial) -> str:
+        """The difference to ``other`` in words."""
+        difference = Interval(self.value - other.value, math.nan, math.nan, 1)
+        whole = math.nan if self.higher else other.value
+        return f"{self.metric} {amount(difference, self.metric, whole)}"
 
 
 @dataclass
@@ -73,11 +79,11 @@ class Baseline:
         trial, self.trial = self.trial, None
         if trial is None or value is None:
             return
-        gain = replace(trial, value=value, rows=rows).gain(trial)
-        if gain is not None:
+        longer = replace(trial, value=value, rows=rows)
+        if longer.is_better(trial):
             name, limit = next((k, v) for k, v in vars(budget).items() if v is not None)
             self.notes.append(
-                f"twice the budget gained dense training {_shown(gain, trial.metric)}: this"
+                f"dense training is better with twice the budget ({longer.beside(trial)}): this"
                 f" comparison is about short training; try budget=Budget({name}={2 * limit:g})"
             )
 
@@ -116,10 +122,9 @@ def check_baseline(task: Task, budget: Budget, seed: int, given: bool) -> Baseli
     best, rate = _best(trials), task.config.peak_lr
     baseline = Baseline(trial=trials[1.0] if given else trials[best])
     if given:
-        gain = trials[best].gain(trials[1.0])
-        if gain is not None:
+        if trials[best].is_better(trials[1.0]):
             known = None if task.make_optimizer is not None else rate
-            baseline.notes.append(_untuned(_shown(gain, trials[best].metric), best, known))
+            baseline.notes.append(_untuned(trials[best].beside(trials[1.0]), best, known))
     else:
         baseline.lr = rate * best
         print(f"compare: learning rate {baseline.lr:.2g} for all methods, the best on validation")
@@ -172,10 +177,6 @@ def _best(trials: dict[float, Trial]) -> float:
     return max(values, key=values.__getitem__, default=1.0)
 
 
-def _shown(gain: float, metric: str) -> str:
-    return amount(Interval(gain, math.nan, math.nan, 1), metric)
-
-
 def _untuned(gain: str, factor: float, rate: float | None) -> str:
     place = f"{factor:.2g} times its learning rate"
     remedy = f"multiply the learning rate in make_optimizer by {factor:.2g}"
@@ -183,6 +184,6 @@ def _untuned(gain: str, factor: float, rate: float | None) -> str:
         place = f"lr {rate * factor:.2g}"
         remedy = f"pass config=TrainConfig(lr={rate * factor:.2g})"
     return (
-        f"dense training gains {gain} at {place}: this comparison is about an untuned baseline;"
-        f" {remedy}"
+        f"dense training is better at {place} ({gain}): this comparison is about an untuned"
+        f" baseline; {remedy}"
     )

@@ -25,7 +25,6 @@ from astkit.comparison.statistics import (
     Entry,
     Interval,
     Rows,
-    Seeds,
     by_arm,
     cost_ratio,
     finite,
@@ -34,7 +33,7 @@ from astkit.comparison.statistics import (
     share,
     spread_of_draws,
 )
-from astkit.comparison.verdict import Verdict, amount, judge, unequal, unit
+from astkit.comparison.verdict import Verdict, judge, unequal, unit
 from astkit.files import plain_values, read_json, write_atomic, write_json
 from astkit.gating.forecast import Forecast
 
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
 
 NAME = "comparison.json"
 NEEDED = {"policy", "seed", "value", "flops", "seconds", "rate", "curve", "visits"}  # of an entry
-SCHEMA = 4
+SCHEMA = 5
 """Version of `Comparison.to_json`; it is raised when a key changes its meaning or goes."""
 MEANS = ("value", *COSTS, "joules", "trained", "scored", "rate", "worst_class")
 TITLE = "Does choosing samples help here?"
@@ -291,7 +290,7 @@ class Comparison:
 def _spelled_out(values: Mapping[str, Any]) -> dict[str, Any]:
     """Named tuples as mappings."""
     return {
-        name: value._asdict() if isinstance(value, Interval | Seeds) else value
+        name: value._asdict() if isinstance(value, Interval) else value
         for name, value in values.items()
     }
 
@@ -303,6 +302,8 @@ def legend(verdicts: Sequence[Verdict]) -> str:
     rows = all(each.test_rows for each in verdicts)
     over = "seeds and test rows" if rows else "seeds only, so they hold for these test rows alone"
     said = f"Differences are paired by seed, with single 95 % intervals over {over}."
+    if any(not each.higher for each in verdicts):
+        said += " Those of a loss are in percent of dense training's."
     compared = verdicts[0].compared
     if compared > 1:
         said += f" Outcomes are corrected for the {compared} policies compared (Holm): at most a"
@@ -340,8 +341,8 @@ def results(entries: Sequence[Entry], verdicts: Sequence[Verdict], metric: str) 
             "policy": name,
             "seeds": f"{some}{average['seeds']}",
             metric: _text(average["value"], ".2%" if unit(metric)[0] > 1 else ".4g"),
-            "minus dense": amount(verdict.difference, metric) if verdict else _NONE,
-            "minus random": amount(verdict.to_random, metric) if verdict else _NONE,
+            "against dense": verdict.amount(verdict.difference) if verdict else _NONE,
+            "against random": verdict.amount(verdict.to_random) if verdict else _NONE,
             "trained on": _text(average["rate"], ".2f"),
         }
         for key, cost in COSTS.items():

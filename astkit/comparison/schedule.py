@@ -329,10 +329,10 @@ class Schedule:
                 )
         shared = shared_rows(self.task.train, self.task.validation, self.task.test)
         if shared:
-            counts = [f"{count:,} of {a} in {b}" for (a, b), count in shared.items()]
+            counts = [f"{n:,} of {a} in {b}, remove them from {a}" for (a, b), n in shared.items()]
             sentence = (
-                f"rows with equal inputs: {', '.join(counts)}; remove them from the training data,"
-                " since a model that has seen a row says nothing about new ones"
+                f"rows with equal inputs: {'; '.join(counts)}: a model that has seen a row says"
+                " nothing about new ones"
             )
             self.notes.insert(0, sentence)
             print(sentence)

@@ -8,10 +8,9 @@ Needs scipy.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import NormalDist, fmean
 from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
@@ -214,68 +213,22 @@ def holm(p: Mapping[str, float], error: float = ERROR) -> set[str]:
     return rejected
 
 
-class Seeds(NamedTuple):
-    """Number of seeds for the observed spread, and for the ends of the spread's interval."""
+def seeds_needed(effect: Estimate, error: float = ERROR) -> float | None:
+    """Number of seeds with which a true mean of the observed size is shown, with the `POWER`.
 
-    low: int
-    expected: int
-    high: int
-
-
-def seeds_needed(effect: Estimate, error: float = ERROR) -> Seeds | None:
-    """Seeds with which a true mean of the observed size is shown with probability `POWER`.
-
-    ``low`` and ``high`` take the spread at the ends of its 80 % chi-square interval, as Browne
-    recommends for small pilots ("On the use of a pilot sample for sample size determination",
-    Statistics in Medicine 14 (1995)). ``None`` if the mean is smaller than its standard error,
-    since the number would be arbitrary, if the spread is unknown, or if the test rows are too few.
+    The usual formula, (z_power + z_error)^2 times the variance over seeds, over the squared mean,
+    from which the part of the test rows is taken, since no seed reduces it. Half of z_error^2 is
+    added for Student's quantiles (Guenther, The American Statistician 35 (1981)). Infinite if the
+    test rows are too few. ``None`` if the mean is smaller than its standard error, since the number
+    would be arbitrary, and if the spread over seeds is unknown.
     """
-    from scipy import special
-
-    if not abs(effect.mean) >= effect.error or not effect.seeds:
+    if not abs(effect.mean) > effect.error:
         return None
-    spread, freedom = math.sqrt(effect.seeds * effect.n), effect.n - 1
-    spreads = [spread * math.sqrt(freedom / special.chdtri(freedom, p)) for p in (0.1, 0.9)]
-    low, high, expected = (
-        seeds_for(effect.mean, each, effect.common, error) for each in (*spreads, spread)
-    )
-    return Seeds(low, expected, high) if low and expected and high else None
-
-
-def seeds_for(mean: float, spread: float, common: float = 0.0, error: float = ERROR) -> int | None:
-    """Smallest number of seeds whose test of ``mean`` has the `POWER`; at most 100,000.
-
-    ``spread``: standard deviation over seeds; ``common``: variance due to the test rows, which no
-    seed reduces. ``None`` if that alone is too large. The power is the probability of a decision
-    with the right sign. Source: noncentral t distribution; Cohen, Statistical Power Analysis
-    (1988), chapter 2; with ``common``, of Satterthwaite's degrees of freedom.
-    """
-    from scipy import special
-
-    def enough(n: int) -> bool:
-        at = Estimate(mean, n, spread**2 / n, common, units=10**9)
-        freedom = min(1e6, (n - 1) * (1 + common / at.seeds) ** 2)
-        missed = special.nctdtr(freedom, abs(mean) / at.error, at.quantile(error))
-        return bool(1 - missed >= POWER)
-
-    high = 2
-    while not enough(high):  # far above the number sought scipy's distribution is inexact
-        if high == 100_000:
-            return None if common else high
-        high = min(2 * high, 100_000)
-    return bisect_left(range(high), True, lo=high // 2 + 1, key=enough)
-
-
-def rows_needed(effect: Estimate, error: float = ERROR) -> float | None:
-    """How many times as many test rows a true mean of the observed size needs at least.
-
-    ``None`` if it is smaller than its standard error, or if the test rows are enough.
-    """
-    from scipy import special
-
-    quantiles = special.ndtri(1 - error / 2) + special.ndtri(POWER)
-    factor = effect.common * (quantiles / effect.mean) ** 2 if effect.mean else 0.0
-    return float(factor) if factor > 1 and abs(effect.mean) >= effect.error else None
+    quantile = NormalDist().inv_cdf(1 - error / 2)
+    allowed = (effect.mean / (quantile + NormalDist().inv_cdf(POWER))) ** 2 - effect.common
+    if allowed <= 0:
+        return math.inf
+    return math.ceil(effect.seeds * effect.n / allowed + quantile**2 / 2) if effect.seeds else None
 
 
 def by_arm(entries: Sequence[Entry]) -> dict[str, Arm]:

@@ -1,4 +1,4 @@
-"""Verdicts of a comparison: is a policy higher or lower than dense training, and by how much?"""
+"""Verdicts of a comparison: is a policy better or worse than dense training, and by how much?"""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from astkit.comparison.statistics import (
     Entry,
     Interval,
     Rows,
-    Seeds,
     by_arm,
     cost_ratio,
     finite,
     gaps,
     holm,
     is_control,
+    mean_interval,
+    pairs,
     random_control,
-    rows_needed,
     seeds_needed,
 )
 
-Outcome = Literal["higher", "lower", "no gain", "cannot tell yet"]
+Outcome = Literal["better", "worse", "no gain", "cannot tell yet"]
 
 SMALLEST_GAIN = 0.005  # of accuracies: gains below it are called none
 EQUAL = 0.03  # largest difference of FLOPs, as a share, that are called the same
@@ -41,9 +41,10 @@ class Verdict:
 
     Attributes:
         policy, metric, higher: the names, and whether a higher value is better.
-        outcome: what is known of the policy's value, corrected for the number of policies. "no
-            gain": none of ``smallest_gain`` or more. An improvement with failed seeds, or at more
-            than `EXCESS` of the FLOPs of dense training, does not count.
+        outcome: what is known of the policy, corrected for the number of policies. "no gain": none
+            of ``smallest_gain`` or more. An improvement with failed seeds, or at more than `EXCESS`
+            of the FLOPs of dense training, does not count.
+        dense: mean of dense training over the same seeds; NaN without any.
         difference: to dense training, over seeds and, where they are known, test rows.
         to_random: to random samples at the same rate, for the seeds that have such a control.
         test_rows: whether these two intervals cover the test rows.
@@ -54,14 +55,14 @@ class Verdict:
             if not, nothing can be told at equal cost.
         failed: number of the policy's seeds without a finite value, left out of all intervals.
         dense_failed: number of the policy's seeds at which dense training has no finite value.
-        needed, rows_needed: seeds, and how many times as many test rows, that would show the
-            observed difference with probability `POWER`, or None.
+        needed: seeds that would show the observed difference, see `seeds_needed`.
     """
 
     policy: str
     metric: str
     higher: bool
     outcome: Outcome
+    dense: float
     difference: Interval
     to_random: Interval
     test_rows: bool
@@ -71,8 +72,7 @@ class Verdict:
     seconds: Interval
     failed: int
     dense_failed: int
-    needed: Seeds | None
-    rows_needed: float | None
+    needed: float | None
     scores_counted: bool = True
 
     @property
@@ -82,17 +82,17 @@ class Verdict:
 
     @property
     def better(self) -> bool | None:
-        """Whether the outcome is an improvement; None if it is neither higher nor lower."""
-        return {"higher": self.higher, "lower": not self.higher}.get(self.outcome)
+        """Whether the outcome is an improvement; None if it is neither better nor worse."""
+        return {"better": True, "worse": False}.get(self.outcome)
 
     @property
     def words(self) -> str:
         """The outcome without numbers, for tables."""
-        if self.outcome == "no gain":
-            return f"no gain above {self._smallest}"
-        if self.higher or self.better is None:
-            return self.outcome
-        return f"{self.outcome} ({'better' if self.better else 'worse'})"
+        return f"no gain above {self._smallest}" if self.outcome == "no gain" else self.outcome
+
+    def amount(self, interval: Interval) -> str:
+        """A difference in words, see `amount`; of a loss in percent of that of dense training."""
+        return amount(interval, self.metric, math.nan if self.higher else self.dense)
 
     @property
     def beats_random(self) -> bool | None:
@@ -103,18 +103,17 @@ class Verdict:
     @property
     def sentence(self) -> str:
         """The outcome with its numbers, as one sentence without a full stop."""
-        facts = [spelled(self.difference, self.metric)] if self.n else []
+        facts = [f"{self.metric} {self.amount(self.difference)}"] if self.n else []
         facts.append(_seeds(self.n))
         same = "same FLOPs" if self.flops.n else "same budget"
         same += "" if self.scores_counted else " without the scores"
         facts.append(f"{self.flops.mean:.2f} x the FLOPs" if unequal(self.flops) else same)
         if self.seconds.n:
             facts.append(f"{self.seconds.mean:.2f} x the time")
-        start = {"no gain": f"{self.words}: ", "cannot tell yet": "cannot tell yet, "}
-        said = f"{self.policy}: {start.get(self.outcome, '')}{', '.join(facts)}"
+        said = f"{self.policy}: {self.words}: {', '.join(facts)}"
         said += self._reason() if self.outcome == "cannot tell yet" else ""
         if self.better and self.beats_random is False:
-            said += f"; against random samples {spelled(self.to_random, self.metric)}"
+            said += f"; against random samples {self.amount(self.to_random)}"
             said += f", {_seeds(self.to_random.n)}" * (self.to_random.n < self.n)
             said += ": not shown to beat them"
         if self.failed:
@@ -133,37 +132,36 @@ class Verdict:
         """Why nothing can be told yet, and what would help."""
         if not self.scores_counted:
             return (
-                ": scores not counted, so nothing can be told at equal cost: give the policy cost=,"
+                "; scores not counted, so nothing can be told at equal cost: give the policy cost=,"
                 " the FLOPs that computing them took"
             )
         if self.n < 2:
-            return ": one seed has no interval, so add seeds" * self.n
+            return "; one seed has no interval, so add seeds" * self.n
         mean, low, high, _ = self.difference
         if math.isnan(low):
-            return ": all seeds give the same difference, so its spread is unknown"
+            return "; all seeds give the same difference, so its spread is unknown"
         if low == high:
-            return ": the same results on every test row"
+            return "; the same results on every test row"
         gain = (mean > 0) == self.higher
         excludes = "it excludes 0" if low > 0 or high < 0 else ""
         if gain and self.failed:
             return ""
         if gain and self.flops.mean > EXCESS:
             return (
-                f": above {EXCESS:g} x the FLOPs a gain is not one at equal cost; try a larger"
+                f"; above {EXCESS:g} x the FLOPs a gain is not one at equal cost: try a larger"
                 " budget"
             )
         if self.smallest_gain is not None and (high if self.higher else -low) < self.smallest_gain:
             excludes = f"it excludes a gain of {self._smallest}"
         if excludes:
-            return f": {excludes}, but not after correction for {self.compared} policies (Holm)"
-        text, _, _, name = _shown(self.difference, self.metric)
-        true = f": if the true {'gain' if gain else 'difference'} is {text} {name},"
-        if self.rows_needed is not None:
-            return f"{true} {self.rows_needed:.1f} x the test rows are needed to show it"
+            return f"; {excludes}, but not after correction for {self.compared} policies (Holm)"
         if self.needed is None:
             return ""
-        fewest, _, most = (max(1, number - self.n) for number in self.needed)
-        return f"{true} {fewest} to {most} more seeds would show it"
+        size = f"a {'gain' if gain else 'difference'} of this size"
+        if math.isinf(self.needed):
+            return f"; however many seeds, more test rows are needed to show {size}"
+        more = int(float(f"{max(1, self.needed - self.n):.1g}"))  # one digit: it is an estimate
+        return f"; about {more:,} more seed{'s' * (more != 1)} would show {size}"
 
 
 def judge(
@@ -215,12 +213,13 @@ def judge(
         counted = all(run.get("scores_counted", True) for run in arm.values())
         outcome: Outcome = "no gain" if name in bounded and counted else "cannot tell yet"
         if name in differ and counted and not barred:
-            outcome = "higher" if each.mean > 0 else "lower"
+            outcome = "better" if sign * each.mean > 0 else "worse"
         verdict = Verdict(
             policy=name,
             metric=metric,
             higher=higher,
             outcome=outcome,
+            dense=mean_interval(other["value"] for _, other in pairs(arm, dense)).mean,
             difference=each.interval(),
             to_random=to_random.interval(),
             test_rows=each.units > 0,
@@ -231,7 +230,6 @@ def judge(
             failed=failed,
             dense_failed=sum(seed in dense and not finite(dense[seed]["value"]) for seed in arm),
             needed=seeds_needed(each, ERROR / compared),
-            rows_needed=rows_needed(each, ERROR / compared),
             scores_counted=counted,
         )
         verdicts.append(verdict)
@@ -243,39 +241,35 @@ def unequal(flops: Interval) -> bool:
     return abs(flops.mean - 1) > EQUAL
 
 
-def unit(metric: str) -> tuple[int, str]:
+def unit(metric: str) -> tuple[float, str]:
     """Factor and unit in which differences are shown: percentage points for accuracies."""
     return (100, "points") if "accuracy" in metric else (1, metric)
 
 
-def amount(interval: Interval, metric: str) -> str:
-    """A difference with its unit and interval, as "+1.2 points [+0.5, +1.9]"."""
+def amount(interval: Interval, metric: str, whole: float = math.nan) -> str:
+    """A difference in words, as "1.2 points higher [0.5, 1.9]" or "3.1 % lower [2.0, 4.2]".
+
+    Accuracies are in points; others in percent of ``whole``, if it is above 0, else as they are.
+    The ends of the interval count as the word says, so that a negative one is on its other side.
+    The decimals follow from the interval's width; small numbers have two significant digits.
+    """
     if not interval.n:
         return "–"
-    mean, low, high, name = _shown(interval, metric, "+")
-    return f"{mean} {name}" + f" [{low}, {high}]" * (not math.isnan(interval.low))
-
-
-def spelled(interval: Interval, metric: str) -> str:
-    """A difference as in a sentence: "+1.2 points (95 % interval 0.5 to 1.9)"."""
-    mean, low, high, name = _shown(interval, metric)
-    return f"{mean} {name}" + f" (95 % interval {low} to {high})" * (not math.isnan(interval.low))
-
-
-def _shown(interval: Interval, metric: str, sign: str = "") -> tuple[str, str, str, str]:
-    """Mean, ends and unit as text; the decimals follow from the interval's width.
-
-    Small numbers, of which hardly a digit would be left, have two significant ones.
-    """
     scale, name = unit(metric)
-    largest = max(abs(value) for value in interval[:3] if not math.isnan(value)) * scale
-    mean, low, high = (0.0 if abs(v * scale) < 1e-9 * largest else v * scale for v in interval[:3])
+    if name != "points":
+        scale, name = (100 / whole, "%") if whole > 0 else (1, "")
+    mean, low, high = (value * scale for value in interval[:3])
+    words = f"{name} higher".strip()
+    if mean < 0:
+        mean, low, high, words = -mean, -high, -low, words.replace("higher", "lower")
+    largest = max(abs(value) for value in (mean, low, high) if not math.isnan(value))
+    mean, low, high = (0.0 if abs(v) < 1e-9 * largest else v for v in (mean, low, high))
     ends = [abs(end) for end in (high - mean, low, high) if abs(end) > 1e-9 * largest]
-    digits = -math.floor(math.log10(min(ends or [abs(mean) / 10 or 1])))
-    digits = min(max(digits, 1), most := 2 if scale > 1 else 6)
+    digits = -math.floor(math.log10(min(ends or [mean / 10 or 1])))
+    digits = min(max(digits, 1), most := 2 if name else 6)
     spec = "z.2g" if 0 < largest < 5 * 10**-most else f"z.{digits}f"
-    words = name if scale > 1 else f"in {name}"
-    return f"{mean:+{spec}}", f"{low:{sign}{spec}}", f"{high:{sign}{spec}}", words
+    ends_shown = "" if math.isnan(low) else f" [{low:{spec}}, {high:{spec}}]"
+    return f"{mean:{spec}} {words}{ends_shown}"
 
 
 def _seeds(count: int) -> str:

@@ -126,7 +126,7 @@ def shares(table: Table) -> Picture:
     axis.set_xlim(low - 0.05, high + 0.05)
     gains = possible.reindex(conditions)
     amounts = [
-        f"{gain:+.1f} points" if unit == "points" else f"loss {-gain:+.1f} %"
+        f"{gain:.1f} points higher" if unit == "points" else f"loss {gain:.1f} % lower"
         for gain, unit in zip(gains["gain"], gains["unit"], strict=True)
     ]
     _label_rows(axis, conditions, amounts)
@@ -201,7 +201,7 @@ def _bar(
     beyond = mean > limits[1]
     right = beyond != mirrored
     place: dict[str, Any] = {"ha": "right" if right else "left", "va": "center", "size": 9}
-    text = f"{mean:+.3g} ▶" if right else f"◀ {mean:+.3g}"
+    text = f"{mean:.3g} ▶" if right else f"◀ {mean:.3g}"
     axis.text(limits[beyond], height, text, color=look["color"], **place)
 
 

@@ -89,7 +89,7 @@ def cell(effects: Sequence[float], shape: str, n: int, rows: int, trials: int) -
     """Verdicts on ``trials`` comparisons of policies with these ``effects``, each on other rows.
 
     ``wrong``: share of comparisons with an outcome that the effects contradict: of which
-    ``wrong_sign`` a sign ("higher" and "lower" at an effect of 0 included), ``wrong_none`` a
+    ``wrong_sign`` a sign ("better" and "worse" at an effect of 0 included), ``wrong_none`` a
     "no gain" at a gain of `SMALLEST_GAIN` or more. ``seeds_only``: ``wrong`` if the test rows are
     not regarded. ``covered``: share of intervals that hold their effect.
     ``decided``: share of outcomes other than "cannot tell yet".
@@ -112,8 +112,8 @@ def cell(effects: Sequence[float], shape: str, n: int, rows: int, trials: int) -
             found["decided"].append(verdict.outcome != "cannot tell yet")
         if len(effects) == 1:
             needed = verdicts[0].needed
-            if verdicts[0].outcome == "cannot tell yet" and needed is not None:
-                verdicts = world.train(n, min(max(needed.expected, n + 1), MOST_SEEDS))
+            if verdicts[0].outcome == "cannot tell yet" and math.isfinite(needed or math.inf):
+                verdicts = world.train(n, int(min(max(needed, n + 1), MOST_SEEDS)))
             found["once_more"].append(any(wrong(verdicts, effects)))
     shares = {name: round(fmean(marks), 4) for name, marks in found.items()}
     return {"effects": effects, "shape": shape, "n": n, "rows": rows, "trials": trials, **shares}
@@ -121,9 +121,9 @@ def cell(effects: Sequence[float], shape: str, n: int, rows: int, trials: int) -
 
 def wrong(verdicts: Sequence[Verdict], effects: Sequence[float]) -> tuple[bool, bool]:
     """Whether any outcome states a wrong sign, and whether any "no gain" is wrong."""
-    signs = {-1: "lower", 0: "", 1: "higher"}
+    signs = {-1: "worse", 0: "", 1: "better"}
     pairs = list(zip((each.outcome for each in verdicts), effects, strict=True))
-    sign = any(o in ("higher", "lower") and o != signs[int(np.sign(e))] for o, e in pairs)
+    sign = any(o in ("better", "worse") and o != signs[int(np.sign(e))] for o, e in pairs)
     return sign, any(o == "no gain" and e >= SMALLEST_GAIN for o, e in pairs)
 
 

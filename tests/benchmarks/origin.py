@@ -121,7 +121,7 @@ def table(rows: list[Row]) -> pd.DataFrame:
             "rows forward and backward": f"{means['trained'] / offered:.2f}",
             "CPU seconds / dense": cost_ratio(arm, arms["dense"], "seconds").text(".2f"),
             "test accuracy": f"{means['value']:.2%}",
-            "minus dense": "–" if name == "dense" else amount(gap, "accuracy"),
+            "against dense": "–" if name == "dense" else amount(gap, "accuracy"),
         }
     return pd.DataFrame(shown).T.rename_axis("method")
 

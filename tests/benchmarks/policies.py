@@ -142,7 +142,7 @@ def page(entries: dict[str, Entry]) -> str:
     for task, runs in tasks(found).items():
         verdicts, metric = verdict.judge(runs), heading_metric(task)
         shown = comparison_page.results(runs, verdicts, metric).set_index("policy")
-        shown = shown.drop(columns=["minus random", "trained on", "time / dense"])
+        shown = shown.drop(columns=["against random", "trained on", "time / dense"])
         if any(any(run["wrong_share"]) for run in runs):
             shown = shown.join(wrong_shares(runs))
         shown = shown.drop(index=[name for name in GONE if name in shown.index])
@@ -244,8 +244,7 @@ def claims(entries: Sequence[Entry]) -> pd.DataFrame:
         for each in verdict.judge(runs):
             if "of the FLOPs" in each.policy:
                 continue
-            gap = verdict.amount(each.difference, "accuracy")
-            said = f"{task}: {gap}, n = {each.n}, {each.words}"
+            said = f"{task}: {each.words}, {each.amount(each.difference)}, n = {each.n}"
             found[parsed(each.policy.split(",")[0])[0]].append(said)
     rows = {
         policy: {

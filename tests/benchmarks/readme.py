@@ -405,7 +405,7 @@ def learned() -> str:
     gap = gaps(arms["learned"], arms["cached_loss"]).estimate().interval()
     cpu, table = part["planning"], tasks.table({"learned": part}, costs=True)
     said = (
-        f"learned minus cached_loss: {amount(gap, part['metric'])},"
+        f"learned against cached_loss: {amount(gap, part['metric'])},"
         f" n = {gap.n}. Planning an epoch of {cpu['rows']:,} samples takes"
         f" {1000 * cpu['learned']:.0f} ms of CPU time, with cached_loss"
         f" {1000 * cpu['cached_loss']:.0f} ms (medians, n = {cpu['n']}, one thread)."

@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from astkit import Budget, CachedLoss, RunInfo, Visit
 from astkit.comparison.compare import checked_task, compare
 from astkit.comparison.report import Comparison
-from astkit.comparison.statistics import DENSE, Interval, by_arm, is_control, mean_interval
+from astkit.comparison.statistics import DENSE, by_arm, is_control, mean_interval
 from astkit.comparison.training import Method, run
-from astkit.comparison.verdict import Verdict, amount, judge, unit
+from astkit.comparison.verdict import Verdict, judge, unit
 from astkit.files import read_json, write_json
 from astkit.gating import cross_entropy_rows
 from astkit.gating.policies.learned import Learned
@@ -184,15 +184,13 @@ def table(report: dict[str, Any], costs: bool = False) -> pd.DataFrame:
                     f"{key} / dense": of.text(".2f") if of else "" for key, of in shares.items()
                 }
             gaps = {"dense": found and found.difference, "random": found and found.to_random}
-            row |= {f"minus {of}": difference(gap, metric) for of, gap in gaps.items()}
+            row |= {
+                f"against {of}": found.amount(gap) if found and gap and gap.n else ""
+                for of, gap in gaps.items()
+            }
             rows.append({**row, "outcome": "" if found is None else found.words})
     shown = pd.DataFrame(rows).set_index("task")
-    return shown.loc[:, (shown != "").any()] if costs else shown.drop(columns="minus random")
-
-
-def difference(gap: Interval | None, metric: str) -> str:
-    """A difference without the name of its metric, which has a column of its own."""
-    return amount(gap, metric).replace(f" in {metric}", "") if gap and gap.n else ""
+    return shown.loc[:, (shown != "").any()] if costs else shown.drop(columns="against random")
 
 
 def main() -> None:

@@ -107,16 +107,16 @@ def test_the_page_holds_verdicts_at_equal_cost() -> None:
     titles = ["clean, 1 epochs", f"{tail} and test", f"{tail}, imbalanced test (the same runs)"]
     assert re.findall(r"### (.*)", text) == titles  # "small" has no dense run
     first, claimed = text.split("### ")[1], text.split("## Published claims")[1]
-    row = re.search(r"\| seta \| 3 \| 73.03% \| (\S+) points \[(\S+), (\S+)\]", first)
+    row = re.search(r"\| seta \| 3 \| 73.03% \| (\S+) points higher \[(\S+), (\S+)\]", first)
     assert row is not None
     difference, low, high = map(float, row.groups())
     assert difference == pytest.approx(1.03, abs=0.05)
     assert 0 < low < difference < high
-    assert "- seta, 0.8 of the FLOPs: cannot tell yet, +0" in first
-    assert "- infobatch: cannot tell yet, +5.0 points, 1 seed, same FLOPs" in first
+    assert "- seta, 0.8 of the FLOPs: cannot tell yet: accuracy 0" in first
+    assert "- infobatch: cannot tell yet: accuracy 5.0 points higher, 1 seed, same FLOPs" in first
     assert "| wrong labels, start |" in first
     assert "| seta | up to 50 % of the cost saved | " in claimed
-    assert "| clean, 1 epochs: +1.0 points" in claimed
+    assert "| clean, 1 epochs: better, 1.0 points higher" in claimed
     assert claimed.count("not measured") == 4
     assert "Commits: 01234567; 0 of 21 runs" in text
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +40,10 @@ def test_an_untuned_and_short_baseline_is_told_before_any_verdict(
     report = astkit.compare(perceptron, *digits(), seeds=[0], config=TrainConfig(lr=1e-3))
     forecast, rate, length, verdict = report.verdict.splitlines()
     assert forecast.startswith("forecast: nothing to gain")
-    assert rate.startswith("dense training gains +")
+    assert rate.startswith("dense training is better at lr 0.003 (accuracy ")
+    assert " points higher): this comparison is about an untuned baseline" in rate
     assert rate.endswith("an untuned baseline; pass config=TrainConfig(lr=0.003).")
-    assert length.startswith("twice the budget gained dense training +")
+    assert length.startswith("dense training is better with twice the budget (accuracy ")
     assert length.endswith("about short training; try budget=Budget(epochs=10).")
     assert verdict.startswith("auto: ")
     shown = (repr(report), report._repr_html_(), capsys.readouterr().out)
@@ -143,8 +145,10 @@ def test_a_gain_has_to_exceed_a_point_and_twice_its_error() -> None:
     few = torch.tensor([1.0] * 30 + [0.0] * 20)
     better = torch.tensor([1.0] * 34 + [0.0] * 16)
     scattered = better[torch.randperm(50, generator=torch.Generator().manual_seed(0))]
-    assert Trial(0.68, better).gain(Trial(0.6, few)) is not None
-    assert Trial(0.68, scattered).gain(Trial(0.6, few)) is None
-    assert Trial(0.605).gain(Trial(0.6)) is None
-    for loss, gain in ((0.97, pytest.approx(0.03)), (0.99, None), (1.5, None)):
-        assert Trial(loss, None, "loss", False).gain(Trial(1.0, None, "loss", False)) == gain
+    assert Trial(0.68, better).is_better(Trial(0.6, few))
+    assert not Trial(0.68, scattered).is_better(Trial(0.6, few))
+    assert not Trial(0.605).is_better(Trial(0.6))
+    whole = Trial(1.5, None, "loss", False)
+    for loss, better_one in ((1.455, True), (1.485, False), (1.6, False), (math.nan, False)):
+        assert Trial(loss, None, "loss", False).is_better(whole) == better_one
+    assert Trial(1.455, None, "loss", False).beside(whole) == "loss 3.0 % lower"

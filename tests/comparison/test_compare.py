@@ -316,7 +316,7 @@ def test_what_is_compared_is_the_first_metric_else_accuracy_else_the_loss(
         policies=["auto"],
     )
     assert (squared.metric, squared.higher) == ("loss", False)
-    assert squared.notes[0].startswith("rows with equal inputs: 64 of train in validation, 64 of")
+    assert squared.notes[0].startswith("rows with equal inputs: 64 of train in validation, remove")
 
 
 class MacroRecall:
@@ -377,7 +377,11 @@ def test_rows_that_parts_share_are_the_first_note(report: Comparison) -> None:
     x, _ = TRAIN.tensors
     known = TensorDataset(torch.cat([x[:6], TEST.tensors[0][6:]]), TEST.tensors[1])
     (first, *_) = run(test=known, policies=["auto"], seeds=[0]).notes
-    assert first.startswith("rows with equal inputs: 6 of train in test; remove them")
+    assert first.startswith("rows with equal inputs: 6 of train in test, remove them from train:")
+    (first, *_) = run(validation=known, test=TEST, policies=["auto"], seeds=[0]).notes
+    parts = "6 of train in validation, remove them from train; "
+    parts += "18 of validation in test, remove them from validation: a model that has seen"
+    assert first.startswith(f"rows with equal inputs: {parts}")
     assert not any("equal inputs" in note for note in report.notes)
 
 

@@ -71,10 +71,10 @@ def test_the_tables_hold_every_method_and_its_numbers(rows: Rows) -> None:
     shown = report(rows, ("one note",))
     equal = " | 1.00 | 1.00"
     assert row_of(shown, "dense") == "dense | 5 | 85.00% | – | – | 1.00" + equal
-    gaps = "+0.9 points [-1.2, +3.0] | +0.0 points [-1.0, +1.0]"
+    gaps = "0.9 points higher [-1.2, 3.0] | 0.0 points higher [-1.0, 1.0]"
     assert row_of(shown, "infobatch") == f"infobatch | 5 | 85.90% | {gaps} | 0.30" + equal
     assert row_of(shown, "random at 0.30") == "random at 0.30 | 5 | 85.90% | – | – | 0.30" + equal
-    assert " | +1.2 points [-" in row_of(shown, HOSTILE)
+    assert " | 1.2 points higher [-" in row_of(shown, HOSTILE)
     said = Tags(shown._repr_html_()).text
     assert all(f"{each.sentence}." in said for each in judge(rows))
     assert "Outcomes are corrected for the 2 policies compared (Holm)" in said
@@ -104,7 +104,7 @@ def test_what_is_not_known_is_a_dash_and_has_no_figure() -> None:
     rows = [{**row, **lost, "value": 1.2} for row in entries({"x": NOISY})]
     rows[-1]["value"] = math.nan
     lossy = report(rows, metric="loss")
-    assert row_of(lossy, "x") == "x | 4 of 5 | 1.2 | +0.0 in loss | – | 1.00 | – | –"
+    assert row_of(lossy, "x") == "x | 4 of 5 | 1.2 | 0.0 % higher | – | 1.00 | – | –"
     assert list(pictures(rows, lossy.verdicts)) == [FOREST]
     assert Tags(report(rows[:5], metric="loss")._repr_html_()).seen.count("table") == 1
     assert "Holm" not in lossy._repr_html_()
@@ -156,7 +156,7 @@ def test_the_figures_show_what_the_verdicts_say(rows: Rows) -> None:
     assert means == [0.9, 2.1, 1.2, 0.9, 0.0]  # in points; policies to dense and to random
     (right,) = axis.child_axes
     words = [text.get_text() for text in right.get_yticklabels()]
-    assert words == ["", "higher, not shown to beat random", "cannot tell yet"]
+    assert words == ["", "better, not shown to beat random", "cannot tell yet"]
     drawn = {line.get_label(): line for line in costs.axes[0].lines}
     assert drawn["final value of dense"].get_ydata() == pytest.approx([0.85, 0.85])
     assert drawn["dense"].get_xdata()[[0, -1]] == pytest.approx([0.25, 1.0])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any
 
 import numpy as np
@@ -23,8 +23,6 @@ from astkit.comparison.statistics import (
     mean_interval,
     paired_difference,
     ratio_interval,
-    rows_needed,
-    seeds_for,
     seeds_needed,
     spread_of_draws,
 )
@@ -148,42 +146,30 @@ def test_holm_rejects_what_its_adjusted_p_values_say(p: dict[str, float]) -> Non
     assert holm(p) & clear == {name for name in clear if adjusted[name] < 0.05}
 
 
-def test_the_number_of_seeds_is_the_smallest_with_the_power() -> None:
-    def power(effect: float, n: int, error: float) -> float:
+def test_the_number_of_seeds_has_the_power() -> None:
+    def power(effect: float, n: float, error: float) -> float:
         return float(stats.nct.sf(stats.t.isf(error / 2, n - 1), n - 1, effect * math.sqrt(n)))
 
-    for effect, error in [(0.3, 0.05), (1, 0.01), (-2, 0.05 / 6), (9, 0.05)]:
-        n = seeds_for(effect, 1.0, error=error)
+    for effect, error in [(0.3, 0.05), (1, 0.01), (-2, 0.05 / 6), (0.7, 0.05 / 3)]:
+        n = seeds_needed(Estimate(effect, 20, 1 / 20, 0.0, 0), error)  # spread 1
         assert n is not None
-        assert power(abs(effect), n, error) >= 0.8
-        assert n == 2 or power(abs(effect), n - 1, error) < 0.8
-    assert seeds_for(1e-9, 1.0) == 100_000
+        assert power(abs(effect), n, error) == pytest.approx(0.8, abs=0.07)
+    assert power(0.3, seeds_needed(Estimate(0.3, 20, 1 / 20, 0.0, 0)) or 0, 0.05) > 0.795
 
 
 def test_seeds_alone_do_not_make_up_for_few_test_rows() -> None:
-    n = seeds_for(1.0, 1.0, common=0.1)
+    n = seeds_needed(Estimate(1.0, 5, 1 / 5, 0.1, 300))
     assert n is not None
     random = np.random.default_rng(0)
     shown = 0
     for _ in range(1500):
         seeds = random.chisquare(n - 1) / (n - 1) / n
         centre = 1 + random.normal() * math.sqrt(1 / n + 0.1)
-        shown += Estimate(centre, n, seeds, 0.1, 1000).interval().low > 0
-    assert shown / 1500 == pytest.approx(0.8, abs=0.04)
-    assert seeds_for(1.0, 1.0, common=0.15) is None
-    few = Estimate(1.0, 5, 0.1, 0.15, 300)
-    assert seeds_needed(few) is None
-    assert rows_needed(few) == pytest.approx(0.15 * (1.95996 + 0.84162) ** 2, rel=1e-4)
-    assert rows_needed(Estimate(1.0, 5, 0.1, 0.1, 300)) is None
-    assert rows_needed(Estimate(0.4, 5, 0.1, 0.1, 300)) is None  # below its standard error
-
-
-def test_the_range_of_seeds_follows_the_interval_of_the_spread() -> None:
-    values = [0.1, 0.5, 0.2, 0.9]
-    low, high = (stdev(values) * math.sqrt(3 / stats.chi2.ppf(p, 3)) for p in (0.9, 0.1))
-    found = seeds_needed(estimate(values), 0.02)
-    expected = [seeds_for(mean(values), each, error=0.02) for each in (low, stdev(values), high)]
-    assert found == tuple(expected)
+        shown += Estimate(centre, int(n), seeds, 0.1, 1000).interval().low > 0
+    assert shown / 1500 == pytest.approx(0.8, abs=0.05)
+    assert seeds_needed(Estimate(1.0, 5, 1 / 5, 0.15, 300)) == math.inf
+    assert seeds_needed(Estimate(1.0, 5, 0.0, 0.15, 300)) == math.inf
+    assert seeds_needed(Estimate(1.0, 5, 0.0, 0.01, 300)) is None  # seeds make no difference
     nothing = ([], [1.0], [0.5] * 4, [1.0, -1.1, 0.4])  # the last is below its standard error
     assert [seeds_needed(estimate(each)) for each in nothing] == [None] * 4
 

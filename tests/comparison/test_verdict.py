@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from scipy import stats
 from torch import Tensor
 
-from astkit.comparison.statistics import Interval, estimate, seeds_needed
-from astkit.comparison.verdict import amount, judge, spelled
+from astkit.comparison.statistics import Interval
+from astkit.comparison.verdict import amount, judge
 from tests.comparison.test_statistics import entry
 
 CLEAR = (0.02, 0.024, 0.018, 0.022, 0.021)
@@ -46,40 +46,40 @@ def negative(values: Sequence[float]) -> list[float]:
 
 
 def test_each_outcome_has_its_sentence() -> None:
-    needed = seeds_needed(estimate(NOISY))
-    assert needed is not None
-    low, high = needed.low - 5, needed.high - 5
     plain = "5 seeds, same FLOPs, 1.00 x the time"
+    gained, lost = (f"accuracy 2.1 points {word} [1.8, 2.4]" for word in ("higher", "lower"))
     sentences = {
-        said(CLEAR): f"x: +2.1 points (95 % interval 1.8 to 2.4), {plain}",
-        said(negative(CLEAR)): f"x: -2.1 points (95 % interval -2.4 to -1.8), {plain}",
-        said(negative(CLEAR), "loss", False): f"x: -0.021 in loss (95 % interval -0.024 to"
-        f" -0.018), {plain}",
-        said(CLEAR, seconds=61.0, flops=None): "x: +2.1 points (95 % interval 1.8 to 2.4), 5 seeds,"
-        " same budget, 3.05 x the time",
-        said(SMALL, seconds=None): "x: no gain above 0.5 points: +0.0 points (95 % interval -0.2 to"
-        " 0.2), 5 seeds, same FLOPs",
-        said(NOISY, flops=85.0): "x: cannot tell yet, +0.9 points (95 % interval -1.2 to 3.0),"
-        " 5 seeds, 0.85 x the FLOPs, 1.00 x the time: if the true gain is +0.9 points,"
-        f" {low} to {high} more seeds would show it",
-        said(NOISY[:1]): "x: cannot tell yet, +2.0 points, 1 seed, same FLOPs, 1.00 x the time:"
-        " one seed has no interval, so add seeds",
-        said([0.0] * 5): f"x: cannot tell yet, +0.0 points, {plain}: all seeds give the same"
-        " difference, so its spread is unknown",
-        said(CLEAR, flops=150.0): "x: cannot tell yet, +2.1 points (95 % interval 1.8 to 2.4),"
-        " 5 seeds, 1.50 x the FLOPs, 1.00 x the time: above 1.1 x the FLOPs a gain is not one at"
-        " equal cost; try a larger budget",
-        said(negative(CLEAR), flops=150.0): "x: -2.1 points (95 % interval -2.4 to -1.8),"
-        " 5 seeds, 1.50 x the FLOPs, 1.00 x the time",
-        said([math.nan]): "x: cannot tell yet, 0 seeds, same budget;"
+        said(CLEAR): f"x: better: {gained}, {plain}",
+        said(negative(CLEAR)): f"x: worse: {lost}, {plain}",
+        said(negative(CLEAR), "loss", False): f"x: better: loss 2.5 % lower [2.1, 2.8], {plain}",
+        said(CLEAR, "loss", False): f"x: worse: loss 2.5 % higher [2.1, 2.8], {plain}",
+        said(CLEAR, "recall"): f"x: better: recall 0.021 higher [0.018, 0.024], {plain}",
+        said(CLEAR, seconds=61.0, flops=None): f"x: better: {gained}, 5 seeds, same budget,"
+        " 3.05 x the time",
+        said(SMALL, seconds=None): "x: no gain above 0.5 points: accuracy 0.0 points lower"
+        " [-0.2, 0.2], 5 seeds, same FLOPs",
+        said(NOISY, flops=85.0): "x: cannot tell yet: accuracy 0.9 points higher [-1.2, 3.0],"
+        " 5 seeds, 0.85 x the FLOPs, 1.00 x the time; about 20 more seeds would show a gain of"
+        " this size",
+        said(NOISY[:1]): "x: cannot tell yet: accuracy 2.0 points higher, 1 seed, same FLOPs,"
+        " 1.00 x the time; one seed has no interval, so add seeds",
+        said([0.0] * 5): f"x: cannot tell yet: accuracy 0.0 points higher, {plain}; all seeds give"
+        " the same difference, so its spread is unknown",
+        said(CLEAR, flops=150.0): f"x: cannot tell yet: {gained}, 5 seeds, 1.50 x the FLOPs,"
+        " 1.00 x the time; above 1.1 x the FLOPs a gain is not one at equal cost: try a larger"
+        " budget",
+        said(negative(CLEAR), flops=150.0): f"x: worse: {lost}, 5 seeds, 1.50 x the FLOPs,"
+        " 1.00 x the time",
+        said([math.nan]): "x: cannot tell yet: 0 seeds, same budget;"
         " 1 seed without a finite accuracy",
-        said([*CLEAR, math.nan]): "x: cannot tell yet, +2.1 points (95 % interval 1.8 to 2.4),"
-        f" {plain}; 1 seed without a finite accuracy",
-        said((-0.01, 0.0, -0.012)): "x: cannot tell yet, -0.7 points (95 % interval -2.3 to 0.9),"
-        " 3 seeds, same FLOPs, 1.00 x the time: if the true difference is -0.7 points,"
-        " 2 to 57 more seeds would show it",
+        said([*CLEAR, math.nan]): f"x: cannot tell yet: {gained}, {plain}; 1 seed without a finite"
+        " accuracy",
+        said((-0.01, 0.0, -0.012)): "x: cannot tell yet: accuracy 0.7 points lower [-0.9, 2.3],"
+        " 3 seeds, same FLOPs, 1.00 x the time; about 5 more seeds would show a difference of this"
+        " size",
     }
     assert list(sentences) == list(sentences.values())
+    assert not any("+" in sentence for sentence in sentences)
 
 
 @pytest.mark.parametrize("gaps", [CLEAR, negative(CLEAR), SMALL])
@@ -89,7 +89,7 @@ def test_without_the_cost_of_its_scores_a_policy_has_no_verdict(gaps: Sequence[f
     assert (found.outcome, found.better) == ("cannot tell yet", None)
     assert words != "cannot tell yet"
     assert "same FLOPs without the scores, " in found.sentence
-    assert ": scores not counted, so nothing can be told at equal cost: give the policy cost=" in (
+    assert "; scores not counted, so nothing can be told at equal cost: give the policy cost=" in (
         found.sentence
     )
 
@@ -111,14 +111,14 @@ def test_gains_below_the_smallest_one_are_none_where_it_is_given() -> None:
         assert given_.outcome == "no gain"
         assert given_.words == "no gain above 0.003 in RMSE"
     tiny = [0.001 + 0.0001 * gap for gap in NOISY]
-    assert judge(entries({"x": tiny}))[0].outcome == "higher"  # the sign comes first
+    assert judge(entries({"x": tiny}))[0].outcome == "better"  # the sign comes first
 
 
 def test_for_losses_lower_is_better() -> None:
     (found,) = judge(entries({"x": negative(CLEAR)}), "loss", False)
-    assert (found.outcome, found.better, found.words) == ("lower", True, "lower (better)")
+    assert (found.outcome, found.better, found.words) == ("better", True, "better")
     (found,) = judge(entries({"x": CLEAR}), "loss", False)
-    assert (found.outcome, found.better, found.words) == ("higher", False, "higher (worse)")
+    assert (found.outcome, found.better, found.words) == ("worse", False, "worse")
     assert judge(entries({"x": NOISY}), "loss", False)[0].better is None
 
 
@@ -127,16 +127,16 @@ def test_outcomes_are_corrected_for_all_policies_and_say_so() -> None:
     assert 0.025 < stats.ttest_1samp(weak, 0).pvalue < 0.05
     assert 0.0125 < stats.ttest_1samp(under, 0.005, alternative="less").pvalue < 0.025
     alone = [judge(entries({"x": gaps}))[0] for gaps in (weak, under)]
-    assert [each.outcome for each in alone] == ["higher", "no gain"]
+    assert [each.outcome for each in alone] == ["better", "no gain"]
     two = judge(entries({"weak": weak, "under": under}))
     assert [each.outcome for each in two] == ["cannot tell yet"] * 2
     assert [each.difference for each in two] == [each.difference for each in alone]
     assert two[0].sentence.endswith(
-        ": it excludes 0, but not after correction for 2 policies (Holm)"
+        "; it excludes 0, but not after correction for 2 policies (Holm)"
     )
-    assert ": it excludes a gain of 0.5 points, but not after correction" in two[1].sentence
+    assert "; it excludes a gain of 0.5 points, but not after correction" in two[1].sentence
     # Holm's second test is at the full level
-    assert [each.outcome for each in judge(entries({"a": CLEAR, "weak": weak}))] == ["higher"] * 2
+    assert [each.outcome for each in judge(entries({"a": CLEAR, "weak": weak}))] == ["better"] * 2
 
 
 def test_a_policy_that_does_not_beat_random_samples_says_so() -> None:
@@ -144,7 +144,7 @@ def test_a_policy_that_does_not_beat_random_samples_says_so() -> None:
     (found,) = judge(rows)
     expected = stats.ttest_1samp(np.subtract(CLEAR, CLEAR[::-1]), 0).confidence_interval()
     assert found.to_random[1:3] == pytest.approx(tuple(expected))
-    words = spelled(found.to_random, "accuracy")
+    words = amount(found.to_random, "accuracy")
     assert found.beats_random is False
     assert found.sentence.endswith(f"; against random samples {words}: not shown to beat them")
     lost = entries({"x": negative(CLEAR), "random at 1.00": negative(CLEAR[::-1])})
@@ -198,9 +198,9 @@ def test_rows_widen_every_interval_and_a_policy_that_equals_dense_gains_nothing(
     assert width[0] > width[1]
     same = found["same"]
     assert same.outcome == "no gain"
-    assert "no gain above 0.5 points: +0.0 points (95 % interval 0.0 to 0.0)" in same.sentence
+    assert "no gain above 0.5 points: accuracy 0.0 points higher [0.0, 0.0]," in same.sentence
     loss = judge(rows, "loss", rows=tested)
-    assert loss[1].sentence.endswith(": the same results on every test row")
+    assert loss[1].sentence.endswith("; the same results on every test row")
     missing = judge(rows, rows=lambda run: tested(run) if run["seed"] else None)
     assert [each.test_rows for each in missing] == [False] * 2
 
@@ -208,22 +208,25 @@ def test_rows_widen_every_interval_and_a_policy_that_equals_dense_gains_nothing(
 def test_too_few_test_rows_are_told_instead_of_seeds() -> None:
     rows, results = simulated(np.random.default_rng(2), seeds=10, rows=100, effect=0.15)
     (verdict,) = judge(rows, rows=results)
-    assert verdict.needed is None
-    assert verdict.rows_needed is not None
-    factor = f"{verdict.rows_needed:.1f} x the test rows are needed to show it"
-    assert verdict.sentence.endswith(factor)
+    assert verdict.needed == math.inf
+    few = "; however many seeds, more test rows are needed to show a gain of this size"
+    assert verdict.sentence.endswith(few)
 
 
 def test_amounts_have_the_decimals_that_their_intervals_support() -> None:
+    nan = math.nan
     shown = {
-        amount(Interval(0.0021, -0.0049, 0.0091, 5), "accuracy"): "+0.2 points [-0.5, +0.9]",
-        amount(Interval(-0.00001, -0.3, 0.3, 5), "accuracy"): "+0.0 points [-30.0, +30.0]",
-        amount(Interval(0.00123, math.nan, math.nan, 1), "loss"): "+0.0012 in loss",
-        amount(Interval(-3e-7, -5e-7, -1e-7, 5), "MSE"): "-3e-07 in MSE [-5e-07, -1e-07]",
-        amount(Interval(math.nan, math.nan, math.nan, 0), "MSE"): "–",
-        spelled(Interval(0.0, math.nan, math.nan, 1), "loss"): "+0.0 in loss",
-        spelled(Interval(0.0021, -0.0049, 0.0091, 5), "accuracy"): "+0.2 points (95 % interval"
-        " -0.5 to 0.9)",
+        amount(Interval(0.0021, -0.0049, 0.0091, 5), "accuracy"): "0.2 points higher [-0.5, 0.9]",
+        amount(Interval(-0.0062, -0.0094, 0.001, 5), "accuracy"): "0.6 points lower [-0.1, 0.9]",
+        amount(Interval(-0.00001, -0.3, 0.3, 5), "accuracy"): "0.0 points lower [-30.0, 30.0]",
+        amount(Interval(-0.062, -0.084, -0.04, 5), "loss", 2.0): "3.1 % lower [2.0, 4.2]",
+        amount(Interval(0.00123, nan, nan, 1), "loss"): "0.0012 higher",
+        amount(Interval(0.00123, nan, nan, 1), "loss", 12.3): "0.01 % higher",
+        amount(Interval(0.00123, nan, nan, 1), "balanced accuracy", 0.5): "0.12 points higher",
+        amount(Interval(0.02, 0.01, 0.03, 5), "likelihood", -3.0): "0.02 higher [0.01, 0.03]",
+        amount(Interval(-3e-7, -5e-7, -1e-7, 5), "MSE"): "3e-07 lower [1e-07, 5e-07]",
+        amount(Interval(nan, nan, nan, 0), "MSE"): "–",
+        amount(Interval(0.0, nan, nan, 1), "loss"): "0.0 higher",
     }
     assert list(shown) == list(shown.values())
 
@@ -244,10 +247,9 @@ def test_outcomes_do_not_depend_on_order_and_mirror_with_the_metric(
     found = {each.policy: each for each in judge(entries(gaps, base=0.0), higher=higher)}
     mirrored = entries({name: negative(row) for name, row in gaps.items()}, base=0.0)
     random.shuffle(mirrored)
-    opposite = {"higher": "lower", "lower": "higher"}
     for each in judge(mirrored, higher=not higher):
         twin = found[each.policy]
-        assert each.outcome == opposite.get(twin.outcome, twin.outcome)
+        assert each.outcome == twin.outcome
         assert (each.better, each.n, each.needed) == (twin.better, twin.n, twin.needed)
         assert each.difference.mean == pytest.approx(-twin.difference.mean, abs=1e-12)
         assert "nan" not in each.sentence

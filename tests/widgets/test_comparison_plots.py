@@ -14,7 +14,7 @@ FOREST = [
     {"arm": "infobatch", "against": "random", "mean": 0.9, "low": 0.2, "high": 1.6, "n": 3},
     {"arm": "gate(0.25)", "against": "dense", "mean": -2.0, "low": np.nan, "high": np.nan, "n": 1},
 ]
-OUTCOMES = {"random at 0.30": "", "infobatch": "cannot tell yet", "gate(0.25)": "lower"}
+OUTCOMES = {"random at 0.30": "", "infobatch": "cannot tell yet", "gate(0.25)": "worse"}
 
 
 def forest(rows=(), **others):
@@ -140,7 +140,7 @@ def test_shares_have_a_row_for_each_condition_and_the_possible_gain_beside_it():
     axis = figure.axes[0]
     assert [label.get_text() for label in axis.get_yticklabels()] == ["drift"]
     right = axis.child_axes[0]
-    assert [label.get_text() for label in right.get_yticklabels()] == ["+5.0 points"]
+    assert [label.get_text() for label in right.get_yticklabels()] == ["5.0 points higher"]
     assert [text.get_text() for text in axis.texts] == ["◀ -3"]  # outside of the axis
     assert [each.get_text() for each in figure.legends[0].get_texts()] == ["aim", "random"]
 
