@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from astkit.gating.policies.selective_backprop import SelectiveBackprop as SelectiveBackprop
     from astkit.gating.policies.seta import SeTa as SeTa
     from astkit.gating.policies.subset import Subset as Subset
+    from astkit.gating.policies.weighted import Weighted as Weighted
     from astkit.gating.policy import Policy as Policy
     from astkit.gating.selection import Scored as Scored
     from astkit.gating.selection import Selection as Selection

@@ -46,6 +46,7 @@ REGISTRIES: dict[str, dict[str, str]] = {
         "selective_backprop": "astkit.gating.policies.selective_backprop:SelectiveBackprop",
         "seta": "astkit.gating.policies.seta:SeTa",
         "subset": "astkit.gating.policies.subset:Subset",
+        "weighted": "astkit.gating.policies.weighted:Weighted",
     },
     "score": {
         "confidence": "astkit.gating.scores:confidence",

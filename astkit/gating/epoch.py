@@ -169,8 +169,8 @@ class PolicySampler(Sampler[int]):
     ``iteration()`` is saved as well and passed to ``resume``: the next iteration continues after
     the last row passed to ``policy.mean`` or ``policy(...)``.
 
-    With several processes, each plans the same rounds and yields every W-th of their rows; if the
-    rows of an iteration do not divide by W, some processes yield one more row, with weight 0.
+    With several processes, each plans the same rounds and yields every W-th of their rows. The last
+    rows of an iteration, fewer than W, that do not divide by W are left out.
 
     Arguments: a policy that overrides ``plan``, those of `Policy.sampler`, and whether the policy
     ``learns`` from the losses.
@@ -202,7 +202,7 @@ class PolicySampler(Sampler[int]):
         self.epoch = Epoch(policy, samples, data, target)
         self.progress: Callable[[], float] | None = None
         self._learns = learns
-        self._length = -(-policy.expected_rows(samples) // distributed.world())
+        self._length = policy.expected_rows(samples) // distributed.world()
         self._interrupted: dict[str, Any] | None = None
         self._start()
 
@@ -213,13 +213,10 @@ class PolicySampler(Sampler[int]):
 
     def _share(self) -> None:
         """Divide the planned rows among the processes."""
-        world, rank, planned = distributed.world(), distributed.rank(), len(self.epoch.rows)
-        divided = planned if self.epoch.complete else planned // world * world
-        self._repeats = -divided % world  # processes whose last row repeats another's, weight 0
-        last = self.epoch.rows[:divided][-1:].expand(self._repeats)
-        self._rows = torch.cat([self.epoch.rows[:divided], last])[rank::world]
-        scale = torch.cat([self.epoch.scale[:divided], torch.zeros(self._repeats)])
-        self._scale = scale[rank::world]
+        world = distributed.world()
+        divided = len(self.epoch.rows) // world * world
+        mine = slice(distributed.rank(), divided, world)
+        self._rows, self._scale = self.epoch.rows[mine], self.epoch.scale[mine]
         if not self.epoch.planned:
             self._next = 0  # the first row after the latest batch
 
@@ -286,7 +283,7 @@ class PolicySampler(Sampler[int]):
             self.epoch.load_state_dict(state["plan"])
             self._done = state["done"]
             self._share()
-            yield from self._rows.tolist()
+            yield from _numbers(self._rows)
         order = rng.permutation(self.epoch.samples, policy.seed, "order", self.epoch.number)
         while not self.epoch.complete:
             policy.exchange()
@@ -295,7 +292,7 @@ class PolicySampler(Sampler[int]):
             self.epoch.plan(order, spent if self.progress is None else self.progress())
             before = len(self._rows)
             self._share()
-            yield from self._rows[before:].tolist()
+            yield from _numbers(self._rows[before:])
         self._length = self._done // distributed.world() + len(self._rows)
 
     def over(self, size: int) -> bool:
@@ -308,11 +305,7 @@ class PolicySampler(Sampler[int]):
 
         Raises ``ValueError`` for rows that were not drawn in this iteration or are used already.
         """
-        part = self._find(index.detach().cpu())
-        world, rows = distributed.world(), len(index)
-        repeats = self._repeats if part.stop == len(self._rows) else 0
-        mean_rows = (rows * world - repeats) / world  # of the processes
-        return self._scale[part] * (rows / mean_rows)
+        return self._scale[self._find(index.detach().cpu())]
 
     def _find(self, index: Tensor) -> slice:
         """Positions of the rows ``index`` among the drawn ones, after those of earlier batches."""
@@ -332,3 +325,9 @@ class PolicySampler(Sampler[int]):
             " give the DataLoader indexed(data) and sampler=policy.sampler(data, ...), and pass"
             " each batch's index once, in their order"
         )
+
+
+def _numbers(rows: Tensor) -> Iterator[int]:
+    """``rows`` as whole numbers of Python; of millions, few exist at a time."""
+    for part in rows.split(1 << 16):
+        yield from part.tolist()

@@ -200,9 +200,8 @@ class Policy:
 
         ``losses [rows]``, which ``observe`` receives, are in the order of ``index``, int64
         ``[rows]``, which comes with the batch. A policy that ``needs_outputs`` requires ``outputs``
-        and ``targets``. With several processes, ``rows`` is the mean number of rows that they pass
-        for this batch, without those of weight 0. Raises ``ValueError`` for other shapes, and for
-        rows that were not drawn in this iteration or are used already.
+        and ``targets``. With several processes, each passes as many rows. Raises ``ValueError`` for
+        other shapes, and for rows that were not drawn in this iteration or are used already.
         """
         if self._sampler is None:
             raise ValueError(

@@ -29,6 +29,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "gradnorm_is": {"every": 2},
     "rho": {"rate": 0.5, "holdout_losses": torch.zeros(N)},
     "subset": {"rate": 0.5, "scores": torch.arange(N)},
+    "weighted": {"weights": torch.arange(N)},
 }
 NAMES = list(REGISTRIES["policy"])
 PRUNING = ("infobatch", "seta")
