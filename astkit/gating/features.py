@@ -29,6 +29,7 @@ FEW = 64  # images that the filters see at once, which stay in the processor's c
 BUCKETS = 2**16  # of hashed n-grams
 SIDE = 32  # pixels to which the longer side of an image is reduced before the convolution
 FILTERS, WINDOW, CELLS = 24, 5, 3  # untrained filters, their side, and cells a side of their means
+PADDING = b"\xff"  # bytes of -1
 IMAGES, TEXTS, TOKENS, TABLE = "images", "texts", "tokens", "table"
 GIVEN, UNKNOWN = "features", "other inputs"
 
@@ -55,6 +56,7 @@ class Rows:
         groups: of rows that depend on each other, see `row_groups`, or ``None``.
         of_model: whether the features are those of a model, which may know the targets.
         columns: bool ``[d]``, the columns of a table to look at; ``None`` for all.
+        copies: int64 ``[N]``, the same number for rows that are copies; ``None`` without any.
         series: whether consecutive rows may depend on each other.
         flops: of computing features so far.
 
@@ -91,6 +93,8 @@ class Rows:
         self.labels = class_labels(data)
         self.groups = row_groups(data)
         self.flops = 0.0
+        self.copies: Tensor | None = None
+        self._hashes: Tensor | None = None  # int64 [N], 0 where inputs were not read
         self._place: Tensor | None = None
         self._kept: Matrix = None
         first = self.inputs(torch.zeros(1, dtype=torch.int64))
@@ -164,6 +168,26 @@ class Rows:
             return self._kept[self._place[rows].numpy()]
         return stacked([self._of(part) for part in rows.split(CHUNK)])
 
+    def hashes(self) -> Tensor:
+        """A hash of the inputs of each row, int64 ``[N]``; 0 where it is not known.
+
+        It is known of data in memory, and of rows that were read for their features.
+        """
+        if self._hashes is None and self._in_memory:
+            for part in torch.arange(len(self)).split(CHUNK):
+                self._hash(part, self.inputs(part))
+        return torch.zeros(len(self)).long() if self._hashes is None else self._hashes
+
+    def _hash(self, rows: Tensor, inputs: Any) -> None:
+        if isinstance(inputs, Tensor):
+            content = inputs.reshape(len(inputs), -1).cpu().contiguous().view(torch.uint8).numpy()
+            inputs = [row.tobytes().rstrip(PADDING) for row in content]  # tokens are padded
+        if not isinstance(inputs, list) or not isinstance(inputs[0], str | bytes):
+            return
+        if self._hashes is None:
+            self._hashes = torch.zeros(len(self), dtype=torch.int64)
+        self._hashes[rows] = torch.tensor([hash(each) for each in inputs])
+
     def keep(self, rows: Tensor) -> None:
         """Compute the features of ``rows`` once, for all later calls."""
         self._kept = self.features(rows)
@@ -174,6 +198,7 @@ class Rows:
         if self._by_row is not None:
             return self._by_row(rows).numpy()
         x = self.inputs(rows)
+        self._hash(rows, x)
         if self._features is not None:
             own = np.asarray(self._features(x), np.float32).reshape(len(rows), -1)
             if not np.isfinite(own).all():

@@ -36,6 +36,7 @@ TREES: dict[str, Any] = {
     "early_stopping": False,
     "random_state": 0,
 }
+COPIES = 0.01  # share of the rows that have copies, from which on these count
 FLOOR = 0.01  # smallest ratio, as a share of the largest
 LOWEST = 0.01  # smallest share of target-like rows that is believed
 
@@ -110,7 +111,21 @@ class Pair:
             self.train.columns = self.target.columns = shared if shared.any() else None
         self.train.keep(rows)
         self.target.keep(everything)
+        self.find_copies()
         return rows
+
+    def find_copies(self) -> None:
+        """Let rows of equal inputs be one unit, unless the other part has such rows as well.
+
+        Where both have them, they are values that come often, as in a table of few columns.
+        """
+        own = [part.hashes() for part in (self.train, self.target)]
+        for part, hashes, others in ((self.train, *own), (self.target, *own[::-1])):
+            first, place, counts = distinct(hashes)
+            copied = (counts[place] > 1) & (hashes != 0) & ~torch.isin(hashes, others)
+            rows = torch.arange(len(hashes))
+            _, unit, _ = distinct(torch.where(copied, first[place], rows))
+            part.copies = unit if copied.double().mean() > COPIES else None
 
     def by_unit(self, rows: Tensor) -> Tensor:
         """The training ``rows``, int64 ``[n]``, unit by unit in random order."""
@@ -156,12 +171,23 @@ def units(rows: Rows) -> Tensor:
     """The unit of each row, int64 ``[N]`` from 0; rows of one may depend on each other.
 
     The groups of the data; in a series blocks of `BLOCK` rows, or of a twelfth of it if that is
-    less; else single rows.
+    less; else single rows, with their copies.
     """
     if rows.groups is not None:
         return rows.groups
+    if rows.copies is not None and not rows.series:
+        return rows.copies
     size = max(1, min(BLOCK, len(rows) // 12)) if rows.series else 1
     return torch.arange(len(rows)) // size
+
+
+def distinct(values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """First row of each of ``values [n]``, in order, place of each row among these, and counts."""
+    _, place, counts = values.unique(return_inverse=True, return_counts=True)
+    rows = torch.arange(len(values))
+    first = torch.full_like(counts, len(values)).scatter_reduce(0, place, rows, "amin")
+    first, order = first.sort()
+    return first, order.argsort()[place], counts[order]
 
 
 def folds(rows: Rows, count: int, *key: int | str) -> Tensor:
@@ -183,6 +209,9 @@ def class_test(pair: Pair) -> float:
     random = np.random.default_rng(rng.derive(pair.seed, "aim", "classes"))
     if pair.train.groups is not None or pair.target.groups is not None:
         return _grouped_class_test(pair, random)
+    pair.find_copies()
+    if pair.train.copies is not None or pair.target.copies is not None:
+        return _copied_class_test(pair, random)
     counts = torch.cat([train_labels, target_labels]).bincount()
     of_target = target_labels.bincount(minlength=len(counts))[counts > 0].numpy()
     both = counts[counts > 0].numpy()
@@ -215,6 +244,28 @@ def _grouped_class_test(pair: Pair, random: np.random.Generator) -> float:
     return (1 + as_far) / (1 + DRAWS)
 
 
+def _copied_class_test(pair: Pair, random: np.random.Generator) -> float:
+    """The labels of whole units are permuted, each of which has a row of its own in one part."""
+    assert pair.labels is not None
+    sizes, labels = [], []
+    for rows, own in zip((pair.train, pair.target), pair.labels, strict=True):
+        first, _, counts = distinct(units(rows))
+        sizes.append(counts.double().numpy())
+        labels.append(own[first].numpy())
+    size, label, in_train = np.concatenate(sizes), np.concatenate(labels), len(sizes[0])
+    share = sizes[1].sum() / size.sum()
+
+    def statistic(each: Array) -> float:
+        of_all = np.bincount(each, size)
+        of_target = np.bincount(each[in_train:], sizes[1], minlength=len(of_all))
+        expected = of_all * share
+        return float(((of_target - expected) ** 2 / np.maximum(expected, 1e-12)).sum())
+
+    observed = statistic(label) * (1 - 1e-9)
+    as_far = sum(statistic(random.permutation(label)) >= observed for _ in range(DRAWS))
+    return (1 + as_far) / (1 + DRAWS)
+
+
 def class_factor(train_labels: Tensor, target_labels: Tensor) -> Tensor:
     """p_target(y) / p_training(y) of each training row, float64 ``[N]``.
 
@@ -239,27 +290,36 @@ def input_test(pair: Pair, factor: Tensor, rows: Tensor | None = None) -> Differ
     """
     if pair.train.varies != pair.target.varies:
         return Difference(math.nan, 1.0)
+    if rows is None:
+        rows = pair.sample
+    else:
+        pair.find_copies()
     fit, judge = pair.halves()
     judge = judge[: TESTED // 2]
-    rows = pair.sample if rows is None else rows
-    if pair.train.groups is not None:  # so that rows of one are not both fitted and judged
-        rows = pair.by_unit(rows)
+    apart = pair.train.series or pair.train.groups is not None or pair.target.groups is not None
+    if pair.train.groups is not None or pair.train.copies is not None:
+        rows = pair.by_unit(rows)  # so that rows of one are not both fitted and judged
     count = min(TESTED - len(judge), len(rows) // 2)
     held, fitted = rows[:count], rows[count:]
+    times = torch.ones(count)
+    if not apart:  # of copies one is judged
+        first, _, times = distinct(units(pair.train)[held])
+        held, judge = held[first], judge[distinct(units(pair.target)[judge])[0]]
     classifier = Classifier(pair, fitted, fit, factor)
     scores = np.concatenate(
         [classifier.scores(pair.train, held), classifier.scores(pair.target, judge)]
     )
     kinds = np.repeat([False, True], [len(held), len(judge)])
     weights, strata = np.ones(len(kinds)), np.zeros(len(kinds), np.int64)
+    weights[: len(held)] = times.numpy()
     if pair.labels is not None:
         of_held = pair.labels[0][held]
         strata = torch.cat([of_held, pair.labels[1][judge]]).numpy()
         of_class = np.ones(strata.max() + 1)
         of_class[of_held.numpy()] = factor[held].numpy()
-        weights = of_class[strata]
+        weights *= of_class[strata]
     blocks = np.arange(len(kinds))
-    if pair.train.series or pair.train.groups is not None or pair.target.groups is not None:
+    if apart:
         parts = units(pair.train)[held], -1 - units(pair.target)[judge]
         blocks = torch.cat(parts).numpy()
     random = np.random.default_rng(rng.derive(pair.seed, "aim", "permutations"))
@@ -277,17 +337,18 @@ def permutation_test(
     """AUC of ``scores [n]`` for bool ``kinds [n]``, and the share of permutations that reach it.
 
     A row of the kind False counts with its ``weights``. Permuted are the kinds of whole ``blocks``,
-    within ``strata``, those of a block's first row.
+    within ``strata``, those of a block's first row; weights of single rows go with their kinds.
     """
     _, first, unit = np.unique(blocks, return_index=True, return_inverse=True)
     grouped = np.lexsort((np.arange(len(first)), strata[first]))
-    kind = kinds[first][grouped]
+    single = len(first) == len(blocks)
     _, place = np.unique(scores, return_inverse=True)
     observed, reached = auc(place, kinds, weights), 0
     for _ in range(DRAWS):
-        permuted = np.empty_like(kind)
-        permuted[np.argsort(strata[first] + random.random(len(first)))] = kind
-        reached += auc(place, permuted[unit], weights) >= observed - 1e-12
+        source = np.empty_like(grouped)
+        source[np.argsort(strata[first] + random.random(len(first)))] = first[grouped]
+        moved = weights[source[unit]] if single else weights
+        reached += auc(place, kinds[source[unit]], moved) >= observed - 1e-12
     return Difference(observed, (1 + reached) / (1 + DRAWS))
 
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
+from astkit.datasets import Images
 from astkit.gating import ratio
 from astkit.gating.features import Rows
 from astkit.gating.policies import aim
@@ -275,6 +276,63 @@ def test_the_least_price_of_a_fit_is_near_the_price(shape: tuple[int, ...]) -> N
 
 def test_the_price_of_a_fit_to_texts_is_not_known_before() -> None:
     assert pair(*torch.arange(200).reshape(2, 20, 5)).least_fit() == 0
+
+
+def rows_of(kind: str, count: int, random: torch.Generator) -> Any:
+    """A data set or list of ``count`` random rows of one kind."""
+    if kind == "table":
+        x = torch.randn(count, 6, generator=random)
+        return TensorDataset(x, x[:, :1] + torch.randn(count, 1, generator=random))
+    if kind == "images":
+        pixels = torch.randint(0, 256, (count, 1, 8, 8), generator=random).to(torch.uint8)
+        return Images(pixels, torch.arange(count) % 2, ("a", "b"), "noise")
+    if kind == "items":
+        return list(torch.randn(count, 6, generator=random))
+    words = torch.randint(0, 500, (count, 12), generator=random)
+    if kind == "tokens":
+        return TensorDataset(words, words)
+    return [" ".join(f"w{word}" for word in row) for row in words.tolist()]
+
+
+def again(data: Any, rows: torch.Tensor) -> Any:
+    """The ``rows`` of ``data``, which may repeat."""
+    if isinstance(data, TensorDataset):
+        return TensorDataset(*data[rows])
+    return [data[row] for row in rows.tolist()] if isinstance(data, list) else data.subset(rows)
+
+
+@pytest.mark.parametrize("kind", ["table", "items", "images", "tokens", "texts"])
+def test_copies_of_training_rows_are_no_difference(kind: str) -> None:
+    """Of each row four copies, of which some are fitted and others judged."""
+    random = torch.Generator().manual_seed(1)
+    data, target = rows_of(kind, 300, random), rows_of(kind, 240, random)
+    four = torch.arange(300).repeat(4)[torch.randperm(1200, generator=random)]
+    whole = torch.ones(1200, dtype=torch.float64)
+    made = Pair(Rows(again(data, four)), Rows(target))
+    assert ratio.input_test(made, whole).p > 0.01
+    assert ratio.units(made.train).bincount().tolist() == [4] * 300
+    other = Pair(Rows(target), Rows(again(data, four)))
+    assert ratio.input_test(other, whole[:240]).p > 0.01
+
+
+def test_copies_do_not_hide_a_difference_and_values_that_come_often_are_no_copies() -> None:
+    random = torch.Generator().manual_seed(0)
+    x = torch.randn(300, 4, generator=random).repeat(4, 1)
+    moved = torch.randn(240, 4, generator=random) + torch.tensor([1.0, 0, 0, 0])
+    whole = torch.ones(1200, dtype=torch.float64)
+    assert ratio.input_test(pair(x, moved), whole).p < 0.003
+    made = pair((x > 0).float(), (moved > 0).float())
+    assert ratio.input_test(made, whole).p < 0.003
+    assert made.train.copies is None
+
+
+def test_copies_do_not_make_class_shares_differ() -> None:
+    random = torch.Generator().manual_seed(0)
+    labels = torch.randint(0, 4, (560,), generator=random)
+    x = torch.randn(560, 3, generator=random)
+    few = torch.arange(60).repeat(20)
+    made = pair(x[few], x[60:], labels[few], labels[60:])
+    assert ratio.class_test(made) > 0.01
 
 
 def test_kinds_that_differ_are_refused() -> None:

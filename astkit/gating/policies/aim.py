@@ -67,9 +67,9 @@ class Aim(Policy):
     is repeated once in the first epoch, with the model's last hidden layer, loss and entropy and
     the label; only if it finds something are all rows scored. If all rows have been trained on so
     far, rows that the model has not seen yet are tested, and weighted as above. If rows are drawn,
-    those are tested that are to be drawn next: untrained features see other pixels, but the model
-    sees meanings and wrong labels that are left among them, and the weights are multiplied by the
-    ratio that it finds. The power is kept; the proxy has judged already that the target pays.
+    some of them are kept for this test until then: untrained features see other pixels, but the
+    model sees meanings and wrong labels that are left among them, and the weights are multiplied by
+    the ratio that it finds. The power is kept; the proxy has judged already that the target pays.
 
     In a run of limited FLOPs all rows are trained on, with a warning, where the estimators would
     need more than about `MOST` of them, as beside a network of a few hundred weights or in an epoch
@@ -110,7 +110,10 @@ class Aim(Policy):
         if self.drawn_by is None:
             return None
         check_samples(self, self.drawn_by, run)
-        epoch = draw(self.drawn_by, run.samples, rng.generator(run.seed, "aim", run.epoch))
+        weights = self.drawn_by
+        if self.stage == 1:  # the model is to be asked about rows that it has not learnt
+            weights = weights.index_fill(0, to_ask(weights, run.seed), 0.0)
+        epoch = draw(weights, run.samples, rng.generator(run.seed, "aim", run.epoch))
         first = run.samples * run.round // self.rounds
         return Selection(epoch[first : first + len(run.rows)])
 
@@ -230,15 +233,27 @@ def _settled(pair: Pair, unseen: Tensor | None, most: float) -> tuple[Tensor | N
     return drawn_by, forecast
 
 
+def to_ask(drawn_by: Tensor, seed: int) -> Tensor:
+    """At most `ASKED` rows drawn in proportion to ``drawn_by [N]``, in random order: int64 ``[n]``.
+
+    They are so few that none comes twice, since copies of fitted rows would be recognised, and half
+    as many as that, so that there are others to train on before the model is asked about them.
+    """
+    once = float(drawn_by.sum() / drawn_by.max())
+    count = min(ASKED, len(drawn_by) // 4, math.floor(once / 2))
+    return draw(drawn_by, count, rng.generator(seed, "aim", "asked"))
+
+
 def sharpened(pair: Pair, drawn_by: Tensor, power: float, most: float = math.inf) -> Tensor:
     """Weights ``drawn_by [N]`` times the ratio of the target to rows drawn by them, to a ``power``.
 
-    The weights themselves where a test does not tell `ASKED` rows drawn by them from the target.
+    The weights themselves where a test does not tell the rows `to_ask` about from the target.
     """
-    count = min(ASKED, len(drawn_by) // 4)  # few, so that hardly any row is drawn twice
-    rows = draw(drawn_by, count, rng.generator(pair.seed, "aim", "asked"))
+    rows = to_ask(drawn_by, pair.seed)
+    if len(rows) < FEWEST_TRAINED:
+        return drawn_by
     alike = input_test(pair, torch.ones_like(drawn_by), rows).p > LEVEL / TESTS
-    if alike or too_dear(pair.flops * len(pair.sample) / count, most):
+    if alike or too_dear(pair.flops * len(pair.sample) / len(rows), most):
         return drawn_by
     everything = torch.arange(len(pair.target))
     left = input_ratio(pair, drawn_by, everything, torch.arange(len(pair.train)))

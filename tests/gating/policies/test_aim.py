@@ -251,6 +251,53 @@ def test_the_model_is_asked_about_the_rows_that_are_drawn(
     assert float(found[like_target].sum() / found.sum()) > 0.75  # of 0.45 before
 
 
+UNEVEN = {
+    "one row in twenty": torch.where(torch.arange(N) % 20 == 0, 20.0, 0.0),
+    "a few among many": torch.where(torch.arange(N) % 50 == 0, 30.0, 0.4),
+    "ever rarer": 1 / (1 + torch.arange(N)) ** 0.5,
+}
+
+
+@pytest.mark.parametrize("kind", UNEVEN)
+def test_rows_that_the_model_is_asked_about_are_distinct_and_not_learnt_yet(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Copies of fitted rows, and rows that were trained on, would look like a difference."""
+    weights = (UNEVEN[kind] / UNEVEN[kind].mean()).double()
+    found = aim.Aimed(weights, Forecast(5.0, 1.0, "points", 1.0), 0.0)
+    monkeypatch.setattr(aim, "aimed", lambda pair, most: found)
+    monkeypatch.setattr(aim, "FEWEST_TRAINED", 4)
+    asked: list[Tensor] = []
+
+    def features(rows: Tensor, of: str) -> Tensor:
+        asked.extend([rows] if of == "data" else [])
+        return torch.stack([rng.uniform(rows, each, of) for each in (0, 1)], 1)
+
+    policy, learnt = Aim(), []
+    for part in range(4):
+        chosen = policy.plan(run_info(noise(N), noise(M, 1), 0, part, features=features))
+        assert chosen is not None
+        learnt += chosen.index.tolist() if part < 3 else []
+    rows = torch.cat(asked)
+    assert len(rows) >= 4
+    assert len(rows.unique()) == len(rows)
+    assert not set(rows.tolist()) & set(learnt)
+    assert policy.drawn_by is weights  # nothing was found
+
+
+def test_the_model_finds_nothing_left_in_rows_like_the_target() -> None:
+    """One row in twenty is relevant, and they are all that is drawn."""
+    for seed in range(6):
+        random = torch.Generator().manual_seed(seed)
+        x, z = (torch.randn(rows, 32, generator=random) for rows in (2 * N, M))
+        drawn_by = torch.where(torch.rand(2 * N, generator=random) < 0.05, 20.0, 0.0).double()
+        parts = [
+            Rows(noise(len(each)), by_row=lambda rows, each=each: each[rows])  # type: ignore[misc]
+            for each in (x, z)
+        ]
+        assert aim.sharpened(Pair(*parts, seed), drawn_by, 1.0) is drawn_by
+
+
 def test_all_rows_are_trained_on_where_choosing_would_take_too_much_of_the_run(
     drifted: aim.Aimed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
