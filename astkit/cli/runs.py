@@ -16,18 +16,17 @@ from astkit.cli import FAILED, GOOD, add_command, say
 RUN = """\
 examples:
   astkit run notebooks/01_baseline_vs_gated.ipynb -p preset=full
-  astkit run notebooks/01_baseline_vs_gated.ipynb -p target_rate=0.1,0.2 -p seeds=0,1
+  astkit run notebooks/01_baseline_vs_gated.ipynb -p target_rate=0.1,0.2 -p seeds=[0],[1]
 
 values:
   0.05,0.1,0.2   a run with each of three values
-  '[0,1],[2,3]'  two lists; for a list parameter, 0,1 means [0] and [1]
-  "'a,b','c'"    strings that contain a comma
+  '[0,1],[2,3]'  two lists
+  "'a,b','7'"    strings that contain a comma or look like numbers
 
 A run's folder, runs/<date>_<notebook>_<hash>_s<seed>/, holds parameters,
 environment, the executed notebook, and result.json or error.json. The same
 parameters use the same folder: a complete run is not run again, an incomplete
-one resumes. The same command, started again meanwhile, shares the runs, also on
-other machines with a shared folder of runs.
+one resumes. The same command, started again meanwhile, shares the runs.
 """
 REPORT = """\
 Parameters, n, mean, interval, and the difference to dense training, paired by
@@ -44,7 +43,7 @@ def add_commands(commands: Any) -> None:
     text = "run a notebook with given parameters, or each combination of several, in run folders"
     command = add_command(commands, "run", run, text, RUN)
     command.add_argument("notebook", type=Path, metavar="NOTEBOOK", help="path of an .ipynb file")
-    meaning = "a parameter, or several values of it; strings need no quotes; may be repeated"
+    meaning = "a parameter, or several values of it; words need no quotes; may be repeated"
     add_parameters(command, "name=value", meaning)
     folder = "parent of the run folders (runs)"
     command.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help=folder)

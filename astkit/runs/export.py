@@ -72,10 +72,12 @@ def build(notebook: Notebook, parameters: Mapping[str, Any]) -> NotebookNode:
     import nbformat
     from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-    values = {name: notebook.fit(name, value) for name, value in parameters.items()}
+    from astkit.runs.notebook import PYTHON, load
+
+    values = {name: notebook.check(name, value) for name, value in parameters.items()}
     if notebook.defaults.get("out") == "":
         values = {"out": "run", **values}
-    cells = nbformat.read(notebook.path, 4).cells
+    cells = load(notebook.path).cells
     place = next((i for i, cell in enumerate(cells) if cell.cell_type == "code"), len(cells))
     tagged = [i for i, cell in enumerate(cells) if "parameters" in cell.metadata.get("tags", [])]
     if tagged and tagged[0] != place:
@@ -98,9 +100,7 @@ def build(notebook: Notebook, parameters: Mapping[str, Any]) -> NotebookNode:
     ]
     for number, cell in enumerate(exported):  # random ids would change the file's bytes
         cell.id = f"cell-{number}"
-    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    about = {"kernelspec": kernel, "language_info": {"name": "python"}}
-    book = new_notebook(cells=exported, metadata=about)
+    book = new_notebook(cells=exported, metadata=PYTHON)
     nbformat.validate(book)
     return book
 

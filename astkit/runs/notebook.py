@@ -10,29 +10,31 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import nbformat
-import numpy as np
 import papermill
 from filelock import FileLock
 from filelock import Timeout as Locked
-from IPython.core.inputtransformer2 import TransformerManager
-from jupyter_client.kernelspec import KernelSpec
-from jupyter_client.manager import AsyncKernelManager
 from papermill.exceptions import PapermillExecutionError
 
-from astkit.files import CHECKOUT
 from astkit.runs.record import FOLDER, LONGEST, Record, digest
 from astkit.stamp import source_hash, stamp
+
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
+
+PYTHON = {
+    "kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"},
+    "language_info": {"name": "python"},
+}
+"""Metadata of a notebook that any Jupyter runs with its own Python."""
 
 _PACKAGE = Path(__file__).parents[1]
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
@@ -47,59 +49,61 @@ class Notebook:
 
     Attributes:
         path: its absolute path.
-        defaults: parameters and default values, from the cell tagged ``parameters``.
+        names: its parameters, as papermill finds them in the cell tagged ``parameters``.
+        defaults: values of those that are literals on a line of their own.
         code: eight hexadecimal digits of a hash over its code cells.
     """
 
     path: Path
+    names: tuple[str, ...]
     defaults: Parameters
     code: str
 
-    def default(self, name: str) -> Any:
-        """The default of a parameter; ``ValueError`` for an unknown one."""
-        if name not in self.defaults:
-            known = ", ".join(self.defaults) or "those of a first code cell tagged 'parameters'"
-            raise ValueError(f"{self.path.name} has no parameter {name!r}: choose from {known}")
-        return self.defaults[name]
+    def check(self, name: str, value: Any) -> Any:
+        """``value``; raises ``ValueError`` if it cannot take the place of the parameter's default.
 
-    def fit(self, name: str, value: Any) -> Any:
-        """``value`` converted to the type of the parameter's default.
-
-        Integers are converted to float if the default is a float, a single value becomes a list if
-        it is a list, and a default of ``None`` accepts anything. Raises ``ValueError`` for
-        other types, unknown names, and values that JSON would change, such as a tuple in a list.
+        It must have the default's type, where an integer may replace a float and anything ``None``,
+        and be a value that JSON keeps as it is.
         """
-        default = self.default(name)
-        try:
-            fitted = _fit(value, default)
-        except TypeError:
+        if name not in self.names:
+            known = ", ".join(self.names) or "those of a first code cell tagged 'parameters'"
+            raise ValueError(f"{self.path.name} has no parameter {name!r}: choose from {known}")
+        default = self.defaults.get(name)
+        sequence = isinstance(default, list | tuple) and isinstance(value, list)
+        number = isinstance(default, float) and type(value) is int
+        if not (default is None or type(value) is type(default) or sequence or number):
+            example = [value] if isinstance(default, list) else default
             raise ValueError(
                 f"{name} is {value!r}, but its default in {self.path.name} is {default!r}: give a"
-                f" value of that type ({type(default).__name__})"
-            ) from None
-        if not _kept_by_json(fitted):
+                f" {type(default).__name__}, such as {example!r}"
+            )
+        try:
+            kept = json.loads(json.dumps(value, allow_nan=False)) == value
+        except (TypeError, ValueError):
+            kept = False
+        if not kept:
             raise ValueError(
                 f"{name} is {value!r}, which JSON cannot keep as it is: give finite numbers,"
                 " strings, lists, or mappings with strings as keys"
             )
-        return fitted
+        return value
 
     def values(self, options: Sequence[str]) -> dict[str, list[Any]]:
-        """The values in ``name=values`` options, separated by commas, in the types of the defaults.
+        """The values in ``name=values`` options: literals or words, separated by commas.
 
-        A string is taken verbatim, or in quotes where it contains a comma; other values are
-        literals. Raises ``ValueError`` for unknown names and values of another type.
+        Raises the errors of `check`, and ``ValueError`` for a part of a literal.
         """
         columns = {}
         for name, text in assignments(options).items():
-            parts = [part.strip() for part in text.split(",")]
             values = literal(f"[{text}]")
-            if isinstance(self.default(name), str):
-                quoted = isinstance(values, list) and {type(value) for value in values} == {str}
-                values = values if quoted else parts
-            elif not isinstance(values, list):
-                values = [_closed(name, part) for part in parts]
-            columns[name] = [self.fit(name, value) for value in values]
+            if not isinstance(values, list):  # words among them
+                values = [literal(part) for part in text.split(",")]
+            for value in values:
+                if isinstance(value, str) and value[:1] in ("[", "{", "(") and value in text:
+                    raise ValueError(
+                        f"{name} is {value!r}: close its brackets, and quote its strings"
+                    )
+            columns[name] = [self.check(name, value) for value in values]
         return columns
 
 
@@ -124,32 +128,37 @@ class Outcome:
     note: str = ""
 
 
-def read(path: str | os.PathLike[str]) -> Notebook:
-    """Read a notebook's parameters: the names that its first tagged cell assigns literals to.
+def load(path: str | os.PathLike[str]) -> NotebookNode:
+    """A notebook as it was before papermill ran it: without the values and marks that it injects.
 
-    Raises ``FileNotFoundError`` for a missing file, ``ValueError`` for a file that is not a
-    notebook or a parameter that is not a literal.
+    Raises ``FileNotFoundError`` for a missing file, ``ValueError`` for one that is no notebook.
     """
-    path = Path(path).expanduser()
-    if not path.is_file():
-        raise FileNotFoundError(f"there is no notebook {path}")
+    content = Path(path).expanduser().read_bytes()
+    injected = {"injected-parameters", "papermill-error-cell-tag"}
     try:
-        cells = nbformat.read(path, 4).cells
-        code = digest({"code": ["".join(c.source) for c in cells if c.cell_type == "code"]})
-        tagged = [c.source for c in cells if "parameters" in c.metadata.get("tags", [])]
+        book = nbformat.reads(content.decode(), 4)
+        book.cells = [
+            cell for cell in book.cells if injected.isdisjoint(cell.metadata.get("tags", []))
+        ]
+        book.metadata.update(PYTHON)
+        papermill.inspect_notebook(book)
     except Exception as error:  # nbformat may raise any exception
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ValueError(f"{path} is not a notebook: {reason[:LONGEST]}") from error
+    return book
+
+
+def read(path: str | os.PathLike[str]) -> Notebook:
+    """Read a notebook's parameters; raises the errors of `load`."""
+    book = load(path)
+    code = digest({"code": [cell.source for cell in book.cells if cell.cell_type == "code"]})
     defaults = {}
-    for name, value in _assigned(path.name, "".join(tagged[:1])):
-        try:
-            defaults[name] = ast.literal_eval(value)
-        except (ValueError, TypeError, MemoryError, RecursionError):
-            raise ValueError(
-                f"parameter {name} of {path.name} is {ast.unparse(value)[:LONGEST]!r}: give it a"
-                " literal, and compute in the next cell"
-            ) from None
-    return Notebook(path.resolve(), defaults, code)
+    parameters = papermill.inspect_notebook(book)
+    for name, parameter in parameters.items():
+        value = literal(parameter["default"])
+        if value != parameter["default"]:  # else it is code, which is not run here
+            defaults[name] = value
+    return Notebook(Path(path).expanduser().resolve(), tuple(parameters), defaults, code)
 
 
 def run(
@@ -173,95 +182,71 @@ def run(
         again: delete an earlier run and start anew.
         show: print what the notebook prints.
 
-    Raises ``ValueError`` for unknown parameters, links in the run's folder, and a folder that
-    another notebook of the same name uses.
+    Raises ``ValueError`` for unknown parameters and values of another type.
     """
-    parameters = {name: notebook.fit(name, value) for name, value in parameters.items()}
-    name, every, seed = _identity(notebook, parameters)
-    root = Path(root).expanduser()
-    place = os.path.relpath(notebook.path, root.resolve())  # both may move together
-    files = {"notebook": notebook.path.name, "place": place, "code": notebook.code}
-    record = Record.create(root, name, every, seed, **files)
-    before = {**files, **record.config}
-    there = (root / before["place"]).exists()  # else it was moved here
-    if there and before["place"] != place and before["code"] != notebook.code:
-        raise ValueError(
-            f"{record.folder} belongs to another notebook, {before['place']}: rename one of the"
-            " two, or name another folder of runs"
-        )
+    given = {name: notebook.check(name, value) for name, value in parameters.items()}
+    every = {**notebook.defaults, **given}
+    name = re.sub(r"[^A-Za-z0-9.-]+", "_", notebook.path.stem).strip("_.-") or "notebook"
+    files = {"notebook": notebook.path.name, "code": notebook.code}
+    record = Record.create(root, name, every, _seed(every), **files)
     try:
         if again:
-            with _locked(record.folder):
+            with FileLock(record.folder / ".lock", timeout=0):
                 shutil.rmtree(record.folder)
-            record = Record.create(root, name, every, seed, **files)
-        with _locked(record.folder):
+            record = Record.create(root, name, every, _seed(every), **files)
+        with FileLock(record.folder / ".lock", timeout=0):
             if record.status == "complete":
-                return _outcome(notebook, parameters, record)
-            for file in ("error.json", "result.json"):  # of an earlier attempt
-                (record.folder / file).unlink(missing_ok=True)
+                return _outcome(notebook, given, record)
             record.write("env.json", stamp())
             record.write("config.json", {**record.config, **files})
-            return _run(notebook, parameters, record, show)
+            return _run(notebook, given, record, show)
     except Locked:
-        return Outcome(parameters, "busy", folder=record.folder)
-
-
-def _outcome(notebook: Notebook, parameters: Parameters, record: Record) -> Outcome:
-    """The outcome of a run that is not being executed, read from its folder."""
-    if record.status == "failed":
-        return Outcome(parameters, "failed", error=record.reason, folder=record.folder)
-    if record.status != "complete":
-        return Outcome(parameters, "incomplete", folder=record.folder)
-    sources = {
-        notebook.path.name: (record.config.get("code"), notebook.code),
-        "astkit": (record.read("env.json").get("source"), source_hash(_PACKAGE)),
-    }
-    changed = [name for name, (then, now) in sources.items() if then != now]
-    note = f"{' and '.join(changed)} changed since: run it with --again" if changed else ""
-    seconds = record.result.get("wall_seconds")
-    return Outcome(parameters, "complete", seconds, folder=record.folder, note=note)
+        return Outcome(given, "busy", folder=record.folder)
 
 
 def execute(
-    source: Path,
-    target: Path,
-    parameters: Mapping[str, Any],
-    *,
-    environment: Mapping[str, str],
-    show: bool = False,
+    source: Path, record: Record, parameters: Mapping[str, Any], show: bool = False
 ) -> Error | Literal["complete", "left"]:
-    """Execute the notebook ``source``, in its folder, into ``target``, written after each cell.
+    """Execute the notebook ``source``, in its folder, into that of ``record``, cell by cell.
 
-    ``parameters`` replace values of the parameters cell; ``environment`` adds to the variables of
-    this process. Returns "left" if a cell raised ``SystemExit(0)``, such as at a time limit, and
-    for a failure its type, message and traceback, and the last cell that was started.
+    ``parameters`` replace values of the parameters cell. Returns "left" if a cell raised
+    ``SystemExit(0)``, such as at a time limit, and for a failure its type, message and traceback,
+    and the last cell that was started.
     """
+    folder = record.folder.resolve()
+    target = folder / "notebook.ipynb"
+    nbformat.write(load(source), target)
+    path = str(target).replace("{", "{{").replace("}", "}}")  # papermill formats paths
+    before = os.environ.get(FOLDER)
+    os.environ[FOLDER] = str(folder)  # the kernel inherits it
     try:
         done = papermill.execute_notebook(
-            _unformatted(source),
-            _unformatted(target),
+            path,
+            path,
             dict(parameters),
-            kernel_name="python3",
-            language="python",
             cwd=str(source.parent),
             progress_bar=False,
-            kernel_manager_class=type("_OneKernel", (_Kernel,), {"environment": environment}),
+            extra_arguments=["--log-level=CRITICAL"],  # of the kernel, which prints warnings
             **({"stdout_file": sys.stdout, "stderr_file": sys.stderr} if show else {}),
         )
     except Exception as error:
         return _failure(error)
+    finally:
+        del os.environ[FOLDER]
+        if before is not None:
+            os.environ[FOLDER] = before
     outputs = [output for cell in done.cells for output in cell.get("outputs", [])]
     return "left" if any(each.get("ename") == "SystemExit" for each in outputs) else "complete"
 
 
 def literal(text: str) -> Any:
-    """The value of a JSON or Python literal, or ``text`` itself if it is none."""
+    """The value of a JSON or Python literal, or ``text`` itself, stripped, if it is none."""
     for parse in (json.loads, ast.literal_eval):
         try:
             return parse(text.strip())
         except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
             continue
-    return text
+    return text.strip()
 
 
 def assignments(options: Sequence[str], flag: str = "-p") -> dict[str, str]:
@@ -277,114 +262,50 @@ def assignments(options: Sequence[str], flag: str = "-p") -> dict[str, str]:
     return values
 
 
-def _assigned(notebook: str, source: str) -> Iterator[tuple[str, ast.expr]]:
-    """The names that the parameters cell of ``notebook`` assigns, and what it assigns to them."""
-    try:
-        statements = ast.parse(TransformerManager().transform_cell(source)).body  # with magics
-    except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
-        raise ValueError(
-            f"the parameters cell of {notebook} is not Python ({error}): give it assignments alone"
-        ) from None
-    for statement in statements:
-        if not isinstance(statement, ast.Assign | ast.AnnAssign) or statement.value is None:
-            continue
-        targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-        for target in targets:
-            if isinstance(target, ast.Name):
-                yield target.id, statement.value
-
-
-def _closed(name: str, text: str) -> Any:
-    """The value of a literal, or ``text``; raises ``ValueError`` for a part of a literal."""
-    value = literal(text)
-    if isinstance(value, str) and text[:1] in ("[", "{", "("):
-        raise ValueError(f"{name} is {text!r}: close its brackets, and quote its strings")
-    return value
-
-
-def _kept_by_json(value: Any) -> bool:
-    try:
-        value = list(value) if isinstance(value, tuple) else value
-        return bool(json.loads(json.dumps(value, allow_nan=False)) == value)
-    except (TypeError, ValueError, RecursionError):
-        return False
-
-
-def _fit(value: Any, default: Any) -> Any:
-    if isinstance(value, np.generic):
-        value = value.item()
-    if default is None:
-        return value
-    if isinstance(default, list):
-        entries = value if isinstance(value, list | tuple) else [value]
-        # entries of several types do not determine the type of a new entry
-        several = len({type(entry) for entry in default}) != 1
-        return [_fit(entry, None if several else default[0]) for entry in entries]
-    if isinstance(default, float) and type(value) is int:
-        value = float(value)
-    if isinstance(default, tuple) and isinstance(value, list):
-        value = tuple(value)
-    if type(value) is not type(default):
-        raise TypeError
-    return value
-
-
-def _identity(notebook: Notebook, parameters: Mapping[str, Any]) -> tuple[str, Parameters, int]:
-    """Name, all parameters and seed of a run; the name can be a part of a folder's."""
-    name = re.sub(r"[^A-Za-z0-9.-]+", "_", notebook.path.stem).strip("_.-") or "notebook"
-    every = {**notebook.defaults, **parameters}
-    seed = every.get("seed", every.get("seeds", 0))
+def _seed(parameters: Parameters) -> int:
+    """The seed of a run, for its folder's name and tables; 0 if it has several or none."""
+    seed = parameters.get("seed", parameters.get("seeds"))
     if isinstance(seed, list) and len(seed) == 1:
         seed = seed[0]
-    return name, every, seed if type(seed) is int else 0
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Lock a folder; rejects links in it, since writing through them changes files elsewhere."""
-    for path in (folder, *folder.rglob("*")):
-        if path.is_symlink():
-            raise ValueError(f"{path} is a link, and a run would write through it: remove the link")
-    with FileLock(folder / ".lock", timeout=0):
-        yield
+    return seed if type(seed) is int else 0
 
 
 def _run(notebook: Notebook, parameters: Parameters, record: Record, show: bool) -> Outcome:
-    """Execute a notebook in its locked folder, and write the status files of the run."""
-    environment = {FOLDER: str(record.folder.resolve())}
-    target = record.folder.resolve() / "notebook.ipynb"
+    """Execute a notebook in its locked folder, and write the result or the error of the run."""
+    result, failure = record.folder / "result.json", record.folder / "error.json"
+    result.unlink(missing_ok=True)  # of an earlier attempt
+    failure.unlink(missing_ok=True)
     start = time.perf_counter()
-    with record.unfinished():
-        end = execute(notebook.path, target, parameters, environment=environment, show=show)
-        seconds = time.perf_counter() - start
-        if end == "complete":
-            record.finish(**{**record.result, "wall_seconds": seconds})
-        else:  # a result written before a failure or the time limit is incomplete
-            (record.folder / "result.json").unlink(missing_ok=True)
-        if isinstance(end, dict):
-            record.write("error.json", end)
+    end: Error | Literal["complete", "left"] = "left"
+    try:
+        end = execute(notebook.path, record, parameters, show)
+    finally:
+        if end != "complete":  # a result written before a failure or an interrupt is incomplete
+            result.unlink(missing_ok=True)
+    seconds = time.perf_counter() - start
+    note = ""
+    if end == "complete":
+        record.finish(**{**record.result, "wall_seconds": seconds})
+    elif end == "left":
+        note = "the time limit was reached: run it again to resume"
+    else:
+        record.write(failure.name, end)
     done = _outcome(notebook, parameters, record)
-    note = "the time limit was reached: run it again to resume" if end == "left" else ""
     return Outcome(parameters, done.status, seconds, done.error, record.folder, True, note)
 
 
-class _Kernel(AsyncKernelManager):
-    """A kernel that runs this interpreter, whatever kernels are installed; one subclass per run."""
-
-    environment: Mapping[str, str]
-
-    @property
-    def kernel_spec(self) -> KernelSpec:
-        command = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
-        return KernelSpec(argv=command, display_name="Python 3", language="python")
-
-    async def start_kernel(self, **options: Any) -> None:  # type: ignore[override]
-        # notebook output arrives as messages; these streams carry only debugger warnings
-        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        # the astkit of this process, which env.json describes
-        paths = [*([str(CHECKOUT)] if CHECKOUT else []), os.environ.get("PYTHONPATH", "")]
-        variables = {"PYTHONPATH": os.pathsep.join(filter(None, paths)), **self.environment}
-        await super().start_kernel(**options, **quiet, env={**os.environ, **variables})
+def _outcome(notebook: Notebook, parameters: Parameters, record: Record) -> Outcome:
+    """The outcome of a run that is not being executed, read from its folder."""
+    if record.status != "complete":
+        return Outcome(parameters, record.status, error=record.reason, folder=record.folder)
+    sources = {
+        notebook.path.name: (record.config.get("code"), notebook.code),
+        "astkit": (record.read("env.json").get("source"), source_hash(_PACKAGE)),
+    }
+    changed = [name for name, (then, now) in sources.items() if then != now]
+    note = f"{' and '.join(changed)} changed since: run it with --again" if changed else ""
+    seconds = record.result.get("wall_seconds")
+    return Outcome(parameters, "complete", seconds, folder=record.folder, note=note)
 
 
 def _failure(error: Exception) -> Error:
@@ -396,7 +317,3 @@ def _failure(error: Exception) -> Error:
         lines = "".join(traceback.format_exception(error))
     message, lines = _COLOURS.sub("", message), _COLOURS.sub("", lines)
     return {"type": kind, "message": message, "cell": cell, "traceback": lines}
-
-
-def _unformatted(path: Path) -> str:
-    return str(path).replace("{", "{{").replace("}", "}}")  # papermill formats paths

@@ -7,10 +7,9 @@
     notebook.ipynb  the executed notebook
     error.json      reason of a failure
     result.json     written last and atomically
-    .unfinished     exists while it runs, and after it was killed
     .lock           locked by the process that executes the run
 
-A run is complete if it has ``result.json``, but neither ``.unfinished`` nor ``error.json``.
+A run is complete if it has ``result.json`` but no ``error.json``.
 """
 
 from __future__ import annotations
@@ -18,8 +17,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from io import BytesIO
 from pathlib import Path
@@ -38,12 +36,6 @@ LONGEST = 300  # characters of a reason; error.json holds the full text
 
 Status = Literal["complete", "failed", "incomplete"]
 Row = Mapping[str, Any]
-
-_SIGNS: tuple[tuple[str, Status], ...] = (
-    (".unfinished", "incomplete"),
-    ("error.json", "failed"),
-    ("result.json", "complete"),
-)
 
 
 class Record:
@@ -80,10 +72,9 @@ class Record:
     @property
     def status(self) -> Status:
         """The run's state, from the files in its folder."""
-        for name, status in _SIGNS:
-            if (self.folder / name).exists():
-                return status
-        return "incomplete"
+        if (self.folder / "error.json").exists():
+            return "failed"
+        return "complete" if (self.folder / "result.json").exists() else "incomplete"
 
     @property
     def reason(self) -> str:
@@ -97,14 +88,6 @@ class Record:
             line = f"{line[:LONGEST]} ..."
         cell = error.get("cell")
         return f"{line} in cell [{cell['number']}]" if isinstance(cell, dict) else line
-
-    @contextmanager
-    def unfinished(self) -> Iterator[None]:
-        """Context: the run is incomplete until exit, and remains so after an exception or kill."""
-        mark = self.folder / ".unfinished"
-        mark.touch()
-        yield
-        mark.unlink()
 
     @property
     def config(self) -> dict[str, Any]:

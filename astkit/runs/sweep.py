@@ -1,8 +1,8 @@
 """Sweeps: a notebook run with every combination of values of its parameters.
 
 Each run has its own folder and kernel. A sweep that is run again skips complete runs and runs the
-rest. Started several times, also on several machines with a shared file system, it shares the work:
-a run is locked by the process that executes it::
+rest. Started several times on one machine, it shares the work: a run is locked by the process that
+executes it::
 
     outcomes = sweep.run("01.ipynb", {"target_rate": [0.05, 0.1], "seed": range(5)})
 """
@@ -72,7 +72,7 @@ def combinations(plan: Notebook, values: Mapping[str, Any]) -> list[Parameters]:
             several = several.tolist()  # one number, if it has no dimension
         if not isinstance(several, list | tuple | range):
             several = [several]
-        column = columns[name] = [plan.fit(name, value) for value in several]
+        column = columns[name] = [plan.check(name, value) for value in several]
         if not column:
             raise ValueError(f"{name} has no values: give one or more")
     rows = itertools.product(*columns.values())

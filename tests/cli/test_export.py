@@ -35,10 +35,10 @@ def test_options_go_into_the_notebook(small: Path, capsys) -> None:
     assert main(["export", str(small), "-o", str(out)]) == 0
     assert settings(small) == defaults
     assert str(out / small.name) in capsys.readouterr().out
-    parameters = ["rate=1e-3", "name=null", "live=false", "seeds=0"]
+    parameters = ["rate=1e-3", "name=null!", "live=false", "seeds=[0]"]
     words = [word for option in parameters for word in ("-p", option)]
     assert main(["export", str(small), "-o", str(out), *words]) == 0
-    changed = {"rate": 0.001, "name": "null", "live": False, "seeds": [0]}
+    changed = {"rate": 0.001, "name": "null!", "live": False, "seeds": [0]}
     assert settings(small) == {**defaults, **changed}
 
 
@@ -51,7 +51,7 @@ def test_wrong_options_are_refused_and_write_nothing(small: Path, capsys) -> Non
     out = small.parent / "out"
     for options, sentence in (
         ([small, "-p", "rat=1"], "01_small.ipynb has no parameter 'rat': choose from"),
-        ([small, "-p", "seeds=0,1"], "seeds has 2 values: give one, a list as [0,1]"),
+        ([small, "-p", "seeds=[0],[1]"], "seeds has 2 values: give one, a list as [0,1]"),
     ):
         assert refused(capsys, "export", *options, "-o", out).startswith(sentence)
     assert not out.exists()

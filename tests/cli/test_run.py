@@ -29,9 +29,9 @@ def run(toy, *options):
 
 def test_notes_are_told(toy, root, process, capsys):
     process("complete")
-    assert run(toy, "-p", "rate=1", "-p", "names=z") == 0
+    assert run(toy, "-p", "rate=1", "-p", "names=['z']") == 0
     sweeping.write(toy, "1")
-    assert run(toy, "-p", "rate=1", "-p", "names=z") == 0
+    assert run(toy, "-p", "rate=1", "-p", "names=['z']") == 0
     said = capsys.readouterr().out.splitlines()
     (folder,) = root.iterdir()
     assert said[1] == said[3] == f"1 complete in {folder}"

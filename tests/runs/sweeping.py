@@ -9,7 +9,6 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
 from astkit.runs import notebook
-from astkit.runs.record import Record
 
 PARAMETERS = """\
 rate = 0.1  # a float
@@ -68,17 +67,17 @@ def root(tmp_path):
 
 @pytest.fixture
 def process(monkeypatch):
-    """In place of executing: the arguments of each call, and what ``acts`` make of it in turn.
+    """In place of executing: the parameters of each call, and what ``acts`` make of it in turn.
 
     An act takes the record and the parameters, and returns how the execution ends.
     """
     calls = []
 
     def play(*acts):
-        def execute(source, target, parameters, *, environment, show):
-            calls.append((parameters, environment))
+        def execute(source, record, parameters, show):
+            calls.append(parameters)
             act = (acts or ("complete",))[min(len(calls), len(acts) or 1) - 1]
-            return act(Record(environment["ASTKIT_RUN"]), parameters) if callable(act) else act
+            return act(record, parameters) if callable(act) else act
 
         monkeypatch.setattr(notebook, "execute", execute)
         return calls

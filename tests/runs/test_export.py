@@ -64,7 +64,7 @@ def test_parameters_are_set_below_their_defaults(small: Path, tmp_path: Path) ->
     book = build(small, name="it's", seeds=[0, 1], rate=1)
     before, _, after = sources(book)[0].partition("\n\n# set by astkit export\n")
     assert before.startswith("rate: float = 0.1  # passés\n")
-    lines = ["out = 'run'", 'name = "it\'s"', "seeds = [0, 1]", "rate = 1.0"]
+    lines = ["out = 'run'", 'name = "it\'s"', "seeds = [0, 1]", "rate = 1"]
     assert after.splitlines() == lines
     nbformat.write(book, tmp_path / "exported.ipynb")
     assert "rate" in papermill.inspect_notebook(tmp_path / "exported.ipynb")

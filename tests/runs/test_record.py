@@ -55,20 +55,6 @@ def test_a_result_makes_a_run_complete_and_holds_plain_values(tmp_path: Path) ->
     assert run.figure("again", b"bytes").read_bytes() == b"bytes"
 
 
-def test_a_run_is_incomplete_until_what_runs_it_has_ended(tmp_path: Path) -> None:
-    run = Record(tmp_path)
-    with run.unfinished():
-        run.finish()
-        assert run.status == "incomplete"
-    assert run.status == "complete"
-    with pytest.raises(KeyboardInterrupt), run.unfinished():
-        raise KeyboardInterrupt
-    assert run.status == "incomplete"
-    (run.folder / ".unfinished").unlink()
-    run.write("error.json", {"type": "ValueError"})  # by a notebook that outlived its command
-    assert run.status == "failed"
-
-
 def test_a_notebook_finds_its_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(record.FOLDER, raising=False)
     assert record.current() is None

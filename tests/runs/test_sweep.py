@@ -23,6 +23,7 @@ from tests.runs.sweeping import error, process, root, toy  # noqa: F401 (fixture
 RATES, SEEDS = [0.05, 0.1, 0.2], range(4)
 PLAN = Notebook(
     sweeping.Path("/toy.ipynb"),
+    ("rate", "seed", "mode"),
     {"rate": 0.1, "seed": 0, "mode": "plain"},
     "0" * 8,
 )
@@ -58,7 +59,7 @@ def test_every_combination_is_run_once_in_a_folder_of_its_own(toy, root, process
     seen = process("complete")
     outcomes, lines = run(toy, {"rate": RATES, "seed": SEEDS}, root)
     product = [{"rate": rate, "seed": seed} for rate, seed in itertools.product(RATES, SEEDS)]
-    assert [done.parameters for done in outcomes] == [given for given, _ in seen] == product
+    assert [done.parameters for done in outcomes] == seen == product
     assert len({done.folder for done in outcomes}) == len(product)
     for done in outcomes:
         record = Record(done.folder)
@@ -97,7 +98,7 @@ def test_a_failing_or_damaged_run_affects_no_other_and_is_redone(toy, root, proc
         path.write_text(text)
     outcomes, _ = run(toy, {"seed": SEEDS}, root)
     assert {done.status for done in outcomes} == {"complete"}
-    assert [parameters["seed"] for parameters, _ in seen] == [0, 1, 2, 3, 2]
+    assert [parameters["seed"] for parameters in seen] == [0, 1, 2, 3, 2]
 
 
 def test_two_sweeps_share_the_work(toy, root, process):
@@ -116,7 +117,7 @@ def test_two_sweeps_share_the_work(toy, root, process):
         thread.start()
     for thread in threads:
         thread.join()
-    counts = collections.Counter((given["rate"], given["seed"]) for given, _ in seen)
+    counts = collections.Counter((given["rate"], given["seed"]) for given in seen)
     assert counts == dict.fromkeys(itertools.product(RATES, SEEDS), 1)
     assert len(list(root.iterdir())) == len(counts)
     for outcomes in results:
