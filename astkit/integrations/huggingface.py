@@ -29,6 +29,7 @@ from astkit.trainers import checkpoint
 
 INDEX, SCALE = "astkit_index", "astkit_scale"  # keys of a batch
 STATE = "policy"  # files of the policy's state in a checkpoint
+TOO_FEW = "the policy selected too few rows for a batch: raise its rate, or lower the batch size"
 
 
 class PolicyTrainer(Trainer):
@@ -86,15 +87,18 @@ class PolicyTrainer(Trainer):
             return loader
         sampler.resume(self._iteration)
         sampler.progress = lambda: self.state.global_step / max(1, self.state.max_steps)
-        names = ("num_workers", "pin_memory", "prefetch_factor", "persistent_workers", "drop_last")
+        names = ("num_workers", "pin_memory", "prefetch_factor", "persistent_workers")
         inner = DataLoader(
             indexed(rows),
             self._train_batch_size,
             sampler=sampler,
             collate_fn=partial(_with_index, loader.collate_fn),
+            drop_last=self.args.dataloader_drop_last,  # which accelerate's loader does not tell
             generator=torch.Generator().manual_seed(self.args.seed),  # not the global one
             **{name: getattr(loader, name) for name in names},
         )
+        if not len(inner):
+            raise ValueError(TOO_FEW)
         accumulated = self.args.gradient_accumulation_steps
         done = 0 if self.args.ignore_data_skip else self.resumed_step
         skipped = done % -(-len(inner) // accumulated) * accumulated
@@ -270,9 +274,7 @@ class _Stream(IterableDataset[Any]):
             if batch is not None:  # its factors are known until the next epoch is planned
                 return {**batch, SCALE: self.sampler.scale_of(batch[INDEX])}
             self.batches = iter(self.loader)
-        raise ValueError(
-            "the policy selected too few rows for a batch: raise its rate, or lower the batch size"
-        )
+        raise ValueError(TOO_FEW)
 
 
 def _with_index(collate_fn: Callable[[list[Any]], Any], pairs: list[Any]) -> dict[str, Any]:

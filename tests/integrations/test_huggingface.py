@@ -264,3 +264,25 @@ def test_a_batch_without_a_selected_row_changes_nothing(tmp_path: Path) -> None:
     model, twin = language_model(), language_model()
     trainer_of(Nothing(), tmp_path, model, texts(padded=False), max_steps=3).train()
     assert_same(model, twin, atol=0)
+
+
+@pytest.mark.parametrize("policy", [Gate(0.5), RandomSubset(1.0), RandomSubset(0.5), "seta"])
+def test_an_incomplete_last_batch_is_dropped_if_asked_for(policy: Any, tmp_path: Path) -> None:
+    data = texts(padded=False)
+    for drop in (True, False):
+        options = {"num_train_epochs": 1, "dataloader_drop_last": drop}
+        trainer = trainer_of(policy, tmp_path, language_model(), data, **options)
+        loader = trainer.get_train_dataloader()
+        sizes = [len(batch["labels"]) for batch in loader]
+        assert len(loader) == len(sizes)
+        assert (set(sizes) == {BATCH}) is drop
+    few = trainer_of(RandomSubset(0.1), tmp_path, language_model(), data, dataloader_drop_last=True)
+    with pytest.raises(ValueError, match="selected too few rows for a batch: raise its rate"):
+        few.train()
+
+
+def test_a_collate_function_that_leaves_rows_out_is_refused(tmp_path: Path) -> None:
+    trainer = trainer_of("infobatch", tmp_path, language_model(), texts(padded=False))
+    trainer.data_collator = lambda rows: torch.utils.data.default_collate(rows[1:])
+    with pytest.raises(ValueError, match="a batch of 3 rows was made from 4 rows of the data"):
+        trainer.train()
