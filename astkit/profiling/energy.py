@@ -7,7 +7,6 @@ measurement are up to one step off: at most 2 % in 100 steps, or in 25 steps bet
 
 from __future__ import annotations
 
-import platform
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -135,19 +134,15 @@ class EnergyMeter:
     def state_dict(self) -> dict[str, Any]:
         """The totals so far, as plain values."""
         accounts = {name: asdict(account) for name, account in self._accounts.items()}
-        return {"counter": self._identity(), "accounts": accounts}
+        scope = "none" if self.counter is None else self.counter.scope
+        return {"counter": scope, "accounts": accounts}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from ``state``; joules of different counters are never summed."""
+        """Continue from ``state``; of another counter, nothing is measured from here on."""
         self._accounts = {name: _Account(**fields) for name, fields in state["accounts"].items()}
-        if state["counter"] != self._identity():
-            for account in self._accounts.values():
-                account.reason = f"measured by {state['counter']}, then by {self._identity()}"
-
-    def _identity(self) -> str:
-        if self.counter is None:
-            return "no counter"
-        return f"{self.counter.backend} on {self.counter.scope} of {platform.node()}"
+        if self.counter is not None and state["counter"] != self.counter.scope:
+            self._missing = f"the run began with another counter ({state['counter']})"
+            self.counter = None
 
 
 def _open_counter(device: torch.device) -> EnergyCounter:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
@@ -186,50 +186,42 @@ class Ledger:
         return [*asdict(self.samples).values(), *asdict(self.flops).values(), self.flops_dense]
 
     @contextmanager
-    def clock(self, name: Clock) -> Iterator[None]:
+    def clock(self, name: Clock | None) -> Iterator[None]:
         """Run one of the two clocks, and the energy meter, within a context; an outer one pauses.
 
-        Queued work is waited for before and after an evaluation, not while training.
+        Queued work is waited for before an outer clock pauses, and before and after an evaluation,
+        not while training.
         """
-        if self._running is not None:
-            outer, started = self._running, self._started
-            with self.paused():
-                self._running = None
-                try:
-                    with self.clock(name):
-                        yield
-                finally:
-                    self._running, self._started = outer, started
-            return
-        if name == "evaluation":
+        outer = self._running
+        if outer is not None or name != "training":
             self.settle()
-        self._running, self._started = name, time.perf_counter()
-        with self._window:
-            if self.meter is not None:
-                self._window.enter_context(self.meter.window(name))
-            try:
-                yield
-            finally:
-                self._running, self._queued = None, name == "training"
-                if name == "evaluation" and self.synchronize is not None:
-                    self.synchronize()
-                self.seconds[name] += time.perf_counter() - self._started
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Wait for queued work; then no clock runs within the context."""
-        self.settle()
-        start = time.perf_counter()
-        self._window.close()
+        away = time.perf_counter()
+        self._switch(name)
         try:
             yield
         finally:
-            away = time.perf_counter() - start
-            for watch in self._timers.values():  # of a phase that is open
-                watch.start += away
-            self._started += away
-            if self._running is not None and self.meter is not None:
-                self._window.enter_context(self.meter.window(self._running))
+            if name == "evaluation":
+                self.settle()
+            self._switch(outer)
+            self._queued = name == "training"
+            if outer is not None:
+                away = time.perf_counter() - away
+                for watch in self._timers.values():  # of a phase that is open
+                    watch.start += away
+
+    def paused(self) -> AbstractContextManager[None]:
+        """Wait for queued work; then no clock runs within the context."""
+        return self.clock(None)
+
+    def _switch(self, name: Clock | None) -> None:
+        """Stop the clock that runs, and start another one."""
+        now = time.perf_counter()
+        self._window.close()
+        if self._running is not None:
+            self.seconds[self._running] += now - self._started
+        self._running, self._started = name, now
+        if name is not None and self.meter is not None:
+            self._window.enter_context(self.meter.window(name))
 
     def settle(self) -> None:
         """Wait for queued work; the wait belongs to the running clock, or else to training."""
@@ -278,10 +270,8 @@ class Ledger:
         self.flops_dense = state["flops_dense"]
         self.uncounted = set(state["uncounted"])
         self._pooled = self._totals()  # all counts so far are those of all processes
-        if self.meter is not None:  # joules of a part are not those of the whole
-            past = {name: {"seconds": passed} for name, passed in self.seconds.items() if passed}
-            without = {"counter": "no meter", "accounts": past}
-            self.meter.load_state_dict(state["meter"] or without)
+        if self.meter is not None:
+            self.meter.load_state_dict(state["meter"] or {"counter": "no meter", "accounts": {}})
 
 
 def synchronizer(device: torch.device) -> Callable[[], None] | None:
