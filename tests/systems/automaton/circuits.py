@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from astkit import rng
 from astkit.systems.automaton.automaton import LogicCA, LogicCAConfig
-from astkit.systems.automaton.circuit import FALSE, TRUE, Circuit
+from astkit.systems.automaton.circuit import Circuit
 
 ACTIVE = (1, 2, 4, 6, 7, 8, 9, 11, 13, 14)
 """Ops that need both of their inputs."""
@@ -22,8 +22,7 @@ def evaluate(circuit: Circuit, wires: np.ndarray) -> np.ndarray:
     values = list(wires)
     for op, a, b in zip(circuit.ops, circuit.a, circuit.b, strict=True):
         values.append(TABLES[op][2 * values[a].astype(int) + values[b]])
-    constants = {FALSE: np.zeros_like(wires[0]), TRUE: np.ones_like(wires[0])}
-    return np.stack([constants[w] if w < 0 else values[w] for w in circuit.outputs.tolist()])
+    return np.stack([values[wire] for wire in circuit.outputs.tolist()])
 
 
 def step(circuit: Circuit, x: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
@@ -69,20 +68,13 @@ def circuits(draw, gates: int = 30, channels: int = 2) -> Circuit:
         wire = st.integers(0, last) | st.integers(last - 5, last)
         make.op(draw(st.integers(0, 15)), draw(wire), draw(wire))
     last = 9 * make.channels + len(make.gates) - 1
-    ends = st.integers(TRUE, last) | st.integers(last - 3, last)
+    ends = st.integers(0, last) | st.integers(last - 3, last)
     outputs = [draw(ends) for _ in range(make.channels)]
     return make.done(outputs, draw(st.sampled_from(["periodic", "zero"])))
 
 
-def patches(random: np.random.Generator, inputs: int) -> np.ndarray:
-    """All neighbourhoods of one channel [9, 512], or as many random ones of several."""
-    if inputs == 9:
-        return (np.arange(512) >> np.arange(9)[:, None]) % 2 == 1
-    return random.random((inputs, 512)) < 0.5
-
-
 def drawn(config: LogicCAConfig, seed: int = 0) -> LogicCA:
-    """An automaton of random gates that need both of their inputs: none can be pruned at sight."""
+    """An automaton of random gates that need both of their inputs."""
     model, ops = LogicCA(config), torch.tensor(ACTIVE)
     for number, logits in enumerate([*model.kernel_logits, *model.update_logits]):
         random = rng.generator(seed, "ops", number)
