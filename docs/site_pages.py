@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import base64
+import copy
 import importlib
 import inspect
 import io
@@ -21,6 +22,8 @@ from astkit.comparison import verdict
 from astkit.comparison.statistics import DENSE
 from astkit.files import read_json
 from astkit.names import PUBLIC, REGISTRIES, resolve
+from astkit.widgets import LiveBoard
+from astkit.widgets.style import animation
 from tests.benchmarks import policies as policies_page
 from tests.benchmarks.bench import markdown, one_line, summary
 from tests.benchmarks.gain import parsed
@@ -248,6 +251,18 @@ def gallery() -> dict[str, bytes]:
         lines += [":::", ""] if pictures else []
     lines += ["```{toctree}", ":hidden:", ":glob:", "", "/notebooks/*", "```", ""]
     return {**files, "gallery.md": "\n".join(lines).encode()}
+
+
+def film(board: LiveBoard, frames: int = 12, fps: int = 2) -> bytes:
+    """A recorded run as an animated PNG: the board after equal shares of its steps."""
+    last = max((step for points in board.series.values() for step, _ in points), default=0)
+    pictures = []
+    for number in range(1, frames + 1):
+        step, part = last * number / frames, copy.copy(board)
+        part.series = {k: [p for p in points if p[0] <= step] for k, points in board.series.items()}
+        part.events = [event for event in board.events if event <= step]
+        pictures.append(part.picture())
+    return animation(pictures, fps, dpi=64)
 
 
 def thumbnail(picture: bytes) -> bytes:

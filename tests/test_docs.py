@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import inspect
+import io
 import pkgutil
 import re
 import subprocess
@@ -12,14 +13,17 @@ import sys
 import textwrap
 from collections import Counter
 from html import unescape
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -28,7 +32,7 @@ from astkit.files import read_json
 from astkit.names import PUBLIC, REGISTRIES
 from astkit.profiling import EnergyMeter
 from astkit.systems.lattice.model import LatticeConfig
-from astkit.widgets import plots
+from astkit.widgets import LiveBoard, plots
 from tests.benchmarks import policies
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -203,6 +207,23 @@ def test_every_figure_has_a_thumbnail(generated: dict[str, str]) -> None:
     )
     figures += Counter({"policies": 1, "steering": 1, "tasks": 1})
     assert shown == +figures
+
+
+def test_a_film_shows_a_run_from_its_beginning_to_its_end(site: ModuleType) -> None:
+    board = LiveBoard(live=False)
+    for step in range(100):
+        board.log(step, phase="train", loss=1 / (step + 1))
+    board.log(50, phase="event", name="target_rate", value=0.3)
+    board.log(99, phase="epoch", val_accuracy=0.5)  # in the last frame alone
+    with Image.open(io.BytesIO(site.film(board, frames=4, fps=2))) as film:
+        assert (film.format, film.n_frames, film.info["duration"]) == ("PNG", 4, 500)
+        shown = []
+        for number in range(4):
+            film.seek(number)
+            shown.append(np.asarray(film.convert("L"), float))
+    assert all(np.abs(a - b).max() > 100 for a, b in pairwise(shown))
+    alone = Image.open(io.BytesIO(board.picture().png(dpi=64))).convert("L")
+    assert np.abs(shown[-1] - np.asarray(alone, float)).mean() < 3
 
 
 def test_every_measured_table_has_its_command() -> None:

@@ -14,7 +14,7 @@ import pandas as pd
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from astkit.widgets import frontend
-from astkit.widgets.style import SOFT, Picture, animation, line, picture, styled
+from astkit.widgets.style import SOFT, Picture, line, picture, styled
 
 POINTS = 1000  # maximum number of points per series
 EVERY_S = 2.0  # minimum time between two frames, in seconds
@@ -114,21 +114,6 @@ class LiveBoard:
             self._handle = display(bundle, raw=True, display_id=True)
         else:
             self._handle.update(bundle, raw=True)
-
-    def film(self, frames: int = 12, fps: int = 2) -> bytes:
-        """The recorded run again, as an animated PNG: the board after equal shares of its steps."""
-        last = max((step for points in self.series.values() for step, _ in points), default=0)
-        shown = (self._until(last * (i + 1) / frames) for i in range(frames))
-        return animation(shown, fps, dpi=64)
-
-    def _until(self, step: float) -> Picture:
-        earlier = LiveBoard(False)
-        earlier.series = {
-            name: [p for p in logged if p[0] <= step] for name, logged in self.series.items()
-        }
-        earlier.events = [event for event in self.events if event <= step]
-        earlier._reason = self._reason
-        return earlier.picture()
 
     def close(self) -> None:
         """Draw the last frame."""

@@ -2,7 +2,6 @@
 
 import base64
 import io
-import itertools
 
 import numpy as np
 import pytest
@@ -144,22 +143,6 @@ def test_what_it_draws_is_what_the_run_logged():
     assert [axis.get_ylim()[0] for axis in figure.axes[1:5]] == [0, 0, 0, 0]
 
 
-def test_a_film_shows_the_run_from_its_beginning_to_its_end():
-    live = LiveBoard(live=False)
-    feed(live, range(100))
-    live.log(50, phase="event", name="target_rate", value=0.3)
-    live.log(99, phase="epoch", val_accuracy=0.5, val_loss=1.0)  # in the last frame alone
-    with Image.open(io.BytesIO(live.film(frames=4, fps=2))) as film:
-        assert (film.format, film.n_frames, film.info["duration"]) == ("PNG", 4, 500)
-        frames = []
-        for number in range(4):
-            film.seek(number)
-            frames.append(np.asarray(film.convert("L"), float))
-    assert all(np.abs(a - b).max() > 100 for a, b in itertools.pairwise(frames))
-    alone = np.asarray(Image.open(io.BytesIO(live.picture().png(dpi=64))).convert("L"), float)
-    assert np.abs(frames[-1] - alone).mean() < 3
-
-
 def test_panels_show_what_was_measured_and_the_note_names_the_rest():
     live = LiveBoard(live=False)
     live.log(1, phase="train", loss=1.0, flops=None, rate=None)
@@ -194,4 +177,3 @@ def test_one_point_is_a_marker_and_a_loss_that_is_lost_ends_its_line():
     _, _, loss, accuracy, *_ = live.picture().axes
     assert np.isfinite(loss.lines[1].get_ydata()).sum() == 30
     assert accuracy.lines[0].get_marker() == "o"
-    assert Image.open(io.BytesIO(LiveBoard(live=False).film(frames=2))).n_frames  # no step yet
