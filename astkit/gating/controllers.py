@@ -108,26 +108,23 @@ class TopK(Controller):
 class ScaleFree(Controller):
     """Base class of threshold controllers that adapt to the scale of the scores.
 
-    Starts at the quantile of the first batch. Updates the logarithm of the threshold; from the
-    first negative score on, the threshold itself. With several processes, quantile and scores are
-    those of the global batch.
+    Starts at the quantile of the first batch, and updates the logarithm of the threshold, so that
+    scores must be 0 or more: ``update`` raises ``ValueError`` for others. With several processes,
+    quantile and scores are those of the global batch.
     """
 
-    state: ClassVar[tuple[str, ...]] = ("value", "additive")
+    state: ClassVar[tuple[str, ...]] = ("value",)
     smallest = 1e-30  # the lowest threshold on the log scale
 
     def __init__(self, target_rate: float) -> None:
         super().__init__(target_rate)
         self.value: float | None = None
-        self.additive = False  # to the threshold, rather than to its logarithm
 
     def threshold(self, scores: Tensor, quota: int) -> float:
         # a batch of zeros has no scale: initialise at the first batch with a positive score
         if self.value is None or self.value == self.smallest:
             scores = distributed.pooled(scores)
             if self.value is None or least_positive(scores) < math.inf:
-                if not self.additive and float(scores.amin()) < 0:
-                    self.become_additive(scores)
                 self.value = self.wanted(scores)
         return self.value
 
@@ -137,10 +134,8 @@ class ScaleFree(Controller):
         return float(torch.quantile(scores.double(), 1 - self.target_rate))
 
     def wanted(self, scores: Tensor) -> float:
-        """Quantile threshold of ``scores [batch]``; above 0 unless additive."""
+        """Quantile threshold of ``scores [batch]``, above 0."""
         quantile = self.quantile(scores)
-        if self.additive:
-            return quantile
         if quantile == 0 and (least := least_positive(scores)) < math.inf:
             quantile = least
         return max(quantile, self.smallest)
@@ -149,17 +144,17 @@ class ScaleFree(Controller):
         assert self.value is not None, "update needs a threshold: call threshold first"
         if dist.is_available() and dist.is_initialized():
             rate, scores = pooled_rate(rate, len(scores)), distributed.pooled(scores)
-        if not self.additive and float(scores.amin()) < 0:
-            self.become_additive(scores)
+        if (least := float(scores.amin())) < 0:
+            raise ValueError(
+                f"a score is {least:.3g}, but {type(self).__name__} moves the logarithm of its"
+                " threshold: give scores of 0 or more, such as the exponentials of these by a"
+                " function as score=, or controller='top_k'"
+            )
         self.value = self.moved(self.value, rate, scores)
 
     @abstractmethod
     def moved(self, value: float, rate: float, scores: Tensor) -> float:
         """Next threshold after ``value``, which a fraction ``rate`` of ``scores`` exceeded."""
-
-    def become_additive(self, scores: Tensor) -> None:
-        """Switch to additive updates, at the first batch ``scores`` with a negative score."""
-        self.additive = True
 
 
 def least_positive(scores: Tensor) -> float:
@@ -190,9 +185,7 @@ class LogIntegral(ScaleFree):
     With ``f`` the density of log-scores at the threshold, it is stable iff ``gain * f < 2``; the
     rate's standard deviation is ``sqrt(1 + gain f / (2 - gain f))`` times the binomial one. For
     scores that decay as ``exp(-step / tau)``, the rate has an offset of ``-1 / (tau * gain)``.
-    After a negative score, ``gain * spread * (rate - target)`` is added to the threshold itself,
-    with ``spread`` a running mean absolute deviation (of a single row from the threshold), and
-    ``f`` that of ``score / spread``. On the log scale, thresholds stay within 1e-30 to 1e30.
+    Thresholds stay within 1e-30 to 1e30.
     Source: multiplicative Robbins-Monro (1951) quantile tracking; P control in arXiv 2307.16895.
 
     Args:
@@ -201,14 +194,13 @@ class LogIntegral(ScaleFree):
     """
 
     gains = ("gain",)
-    state = ("value", "spread", "additive", "auto", "density")
+    state = ("value", "auto", "density")
     damping = 0.25  # gain * f for "auto": standard deviation times sqrt(1 + 0.25 / 1.75) = 1.07
     law = "log t += gain * (rate - target)"
     good_for = "default: any scores, any scale, no tuning"
 
     def __init__(self, target_rate: float, gain: float | str = 0.5) -> None:
         super().__init__(target_rate)
-        self.spread = 0.0
         self.density: float | None = None
         self._gain = 0.5  # initial value for "auto"
         self.gain = gain
@@ -239,19 +231,11 @@ class LogIntegral(ScaleFree):
         if self.auto:  # the state has what it arrived at
             self.gain = "auto"
 
-    def become_additive(self, scores: Tensor) -> None:
-        super().become_additive(scores)
-        self.spread = self._deviation(scores)
-        self.density = None  # it was measured on log-scores
-
     def moved(self, value: float, rate: float, scores: Tensor) -> float:
         if self.auto and len(scores) > 1 and 0 < (latest := self._density(scores)) < math.inf:
             before = latest if self.density is None else self.density
             self.density = before * (latest / before) ** 0.1
         step = self.gain * (rate - self.target_rate)
-        if self.additive:
-            self.spread += 0.1 * (self._deviation(scores) - self.spread)
-            return value + step * self.spread
         least, lowest = least_positive(scores), value <= self.smallest
         # a batch of zeros has no scale; below all positive scores a step would only cause windup
         if (lowest and least == math.inf) if step > 0 else (lowest or value < least):
@@ -259,17 +243,9 @@ class LogIntegral(ScaleFree):
         factor = math.exp(min(step, 140.0))  # which is more than the whole range
         return min(max(value * factor, self.smallest), 1 / self.smallest)
 
-    def _deviation(self, scores: Tensor) -> float:
-        scores = scores.double()  # integer tensors have no mean; half precision is inexact
-        if len(scores) == 1 and self.value is not None:  # it equals its own mean
-            return abs(float(scores) - self.value)
-        return float((scores - scores.mean()).abs().mean())
-
     def _density(self, scores: Tensor) -> float:
         scores, at = scores.double(), self.wanted(scores)
-        if not self.additive:
-            return density(scores.log(), math.log(at))
-        return density(scores / self.spread, at / self.spread) if self.spread else 0.0
+        return density(scores.log(), math.log(at))
 
 
 class QuantileEMA(ScaleFree):
@@ -280,8 +256,7 @@ class QuantileEMA(ScaleFree):
     distribution. For fewer than ``1 / target`` rows it is the maximum, and the rate is about ``1 /
     (n + 1)``. Without feedback it is stable for every alpha; the rate's standard deviation is
     ``sqrt(1 + alpha / (2 - alpha))`` times the binomial one. For scores that decay as ``exp(-step /
-    tau)``, the threshold lags by ``1 / alpha`` batches. With negative scores, the quantiles
-    themselves are averaged.
+    tau)``, the threshold lags by ``1 / alpha`` batches.
 
     Args:
         alpha: weight of the newest batch, in (0, 1].
@@ -302,8 +277,6 @@ class QuantileEMA(ScaleFree):
 
     def moved(self, value: float, rate: float, scores: Tensor) -> float:
         wanted = self.wanted(scores)
-        if self.additive:
-            return value + self.alpha * (wanted - value)
         # a batch of zeros has no scale
         return value * (wanted / value) ** self.alpha if wanted > self.smallest else value
 

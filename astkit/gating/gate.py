@@ -38,16 +38,15 @@ class Gate(Policy):
     a NaN or infinite score is not trained on, does not steer the controller, and is counted in
     ``nonfinite``. Decisions are made on the CPU, with one copy from the device per batch.
 
-    With ``controller="top_k"`` nothing is copied, but for a weighted score, whose terms must not be
-    negative: all shapes depend on the batch size alone, and ``rate``, ``threshold`` and what is
-    counted are 0-dim tensors. Ties are then broken by row order, the fallback takes the highest
-    scores, a row with a non-finite score is replaced by the best one with weight 0, and a batch
-    without finite scores gives a NaN loss.
+    With ``controller="top_k"`` nothing is copied: all shapes depend on the batch size alone, and
+    ``rate``, ``threshold`` and what is counted are 0-dim tensors. Ties are then broken by row
+    order, the fallback takes the highest scores, a row with a non-finite score is replaced by the
+    best one with weight 0, and a batch without finite scores gives a NaN loss.
 
     Args:
         target_rate: fraction of active samples, in (0, 1].
-        score: name, weighted sum of names such as "0.7*loss + 0.3*contrast", or callable
-            ``(outputs, targets, inputs) -> [batch]``; higher means more important.
+        score: name, or callable ``(outputs, targets, inputs) -> [batch]``; higher means more
+            important.
         controller: name or `Controller`; the target rate of an instance takes precedence.
         criterion: returns one loss per row, for scores given by name; by default the trainer's,
             and cross-entropy in a custom training loop.

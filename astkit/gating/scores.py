@@ -8,9 +8,8 @@ oluwafemidiakhoa/adaptive-sparse-training at 3e66290, file KAGGLE_VIT_BATCHED_ST
 from __future__ import annotations
 
 import math
-import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from inspect import signature
 from typing import Any, cast
@@ -19,7 +18,6 @@ import torch
 from torch import Tensor
 
 from astkit.datasets.batch import count_rows
-from astkit.gating.controllers import FROM_0, check_number
 from astkit.gating.losses import (
     Criterion,
     check_labels,
@@ -105,15 +103,6 @@ class RelativeScore(ContextScore):
         return self.combine(features, self.reference(finite if len(finite) else features))
 
 
-def check_sign(term: object, values: Tensor) -> None:
-    """Raise ``ValueError`` for a negative entry of ``values [batch]``, the scores of ``term``."""
-    if bool((values[values.isfinite()] < 0).any()):
-        raise ValueError(
-            f"{_name(term)} is negative, but a weighted score divides each term by its mean: use a"
-            " score and a criterion that are 0 or more"
-        )
-
-
 def finite_only(scores: Tensor, features: Tensor) -> Tensor:
     """``scores [batch]``, with NaN for rows with non-finite features."""
     return scores.masked_fill(~features.isfinite().all(1), math.nan)
@@ -149,7 +138,11 @@ class LossAndContrast(RelativeScore):
 
     def features(self, batch: Scored) -> Tensor:
         losses = row_losses(self.criterion or batch.criterion, batch.outputs, batch.targets)
-        check_sign(Loss, losses)
+        if bool((losses[losses.isfinite()] < 0).any()):
+            raise ValueError(
+                "a loss is negative, but this score divides losses by their mean: use a criterion"
+                " that is 0 or more, or score='loss' with controller='top_k'"
+            )
         contrasts = contrast(batch.outputs, batch.targets, batch.inputs)
         return torch.stack([losses, contrasts.to(losses.dtype)], dim=1)
 
@@ -242,79 +235,10 @@ def gradient_norm(outputs: Any, targets: Any, inputs: Any) -> Tensor:
     return (shares.sum(1, keepdim=True) * logits.softmax(1) - shares).norm(dim=1)
 
 
-_TERM = re.compile(r"\s*(?:(\d+\.?\d*|\.\d+)\s*\*)?\s*([a-z]\w*)\s*", re.ASCII)
-
-
-def named_score(text: str, criterion: Criterion | None = None) -> Score:
-    """Builds a score from a registered name or a weighted sum such as "loss + 0.5*margin".
-
-    A term is ``name`` or ``weight*name``, see `WeightedSum`. Raises ``ValueError`` for other texts.
-    """
-    if not set(text) & set("+*-"):
-        return _registered(text, criterion)
-    matches = [_TERM.fullmatch(term) for term in text.split("+")]
-    terms = [(float(m[1] or 1), _registered(m[2], criterion)) for m in matches if m]
-    if len(terms) < len(matches):
-        raise ValueError(
-            f"score {text!r} is not a weighted sum: join terms such as 0.7*loss by +, with weights"
-            " of 0 or more"
-        )
-    return WeightedSum(terms)
-
-
-def _registered(name: str, criterion: Criterion | None) -> Score:
+def named_score(name: str, criterion: Criterion | None = None) -> Score:
+    """The score registered by this name; raises ``ValueError`` for another one."""
     made = resolve("score", name)
     if not isinstance(made, type):  # a plain function needs no construction
         return cast(Score, made)
     options = {"criterion": criterion} if "criterion" in signature(made).parameters else {}
     return cast(Score, made(**options))
-
-
-class WeightedSum(RelativeScore):
-    """``sum(weight * score / mean(score))``; means are taken over the finite rows of the batch.
-
-    If a mean is 0, the normalised score of rows above 0 is 1. Rows with a non-finite term get the
-    score NaN. Unlike in the original's rule (`LossAndContrast`), values are not clamped.
-
-    Args:
-        terms: pairs of a weight (0 or more) and a non-negative score that is not a `RelativeScore`;
-            other terms raise ``ValueError``.
-    """
-
-    def __init__(self, terms: Sequence[tuple[float, Score]]) -> None:
-        checked = [(check_number("weight", weight, FROM_0), term) for weight, term in terms]
-        self.terms = [(weight, term) for weight, term in checked if weight]
-        if not self.terms:
-            raise ValueError("the weights of a sum are all 0: give a term such as 0.7*loss")
-        scores = [term for _, term in self.terms]
-        for term in scores:
-            if isinstance(term, RelativeScore):
-                raise ValueError(
-                    f"{_name(term)} compares a row with its batch already, so it cannot be a term"
-                    " of a weighted score: use a score of single rows, such as loss or contrast"
-                )
-        self._contextual = [term for term in scores if isinstance(term, ContextScore)]
-
-    def features(self, batch: Scored) -> Tensor:
-        columns = [score_rows(term, batch) for _, term in self.terms]
-        for (_, term), values in zip(self.terms, columns, strict=True):
-            check_sign(term, values)
-        columns = [each if each.dtype == torch.float64 else each.float() for each in columns]
-        return torch.stack(columns, dim=1)
-
-    def combine(self, features: Tensor, reference: Tensor) -> Tensor:
-        scale = torch.where(reference > 0, reference, features)
-        share = torch.where(scale > 0, features / scale, 0.0)
-        weights = share.new_tensor([weight for weight, _ in self.terms])
-        return finite_only((share * weights).sum(1), features)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"terms": [term.state_dict() for term in self._contextual]}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        for term, own in zip(self._contextual, state["terms"], strict=True):
-            term.load_state_dict(own)
-
-
-def _name(term: object) -> str:
-    return str(getattr(term, "__name__", type(term).__name__))

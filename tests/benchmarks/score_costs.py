@@ -26,7 +26,6 @@ from tests.benchmarks.measure import synthetic
 
 RESULTS = bench.HERE / "score_costs.json"
 ROUNDS = 61
-SUMS = ("0.7*loss + 0.3*contrast",)  # for the price of combining
 MEANING = (
     "extra_flops: a sample, beyond the model's forward pass; seconds: of scoring a batch by this"
     " score over scoring it by loss, forward pass included. The row 'loss' times a second arm that"
@@ -40,7 +39,7 @@ def networks(rows: int) -> dict[str, Images]:
 
 
 def costs(network: str, data: Images, rounds: int) -> list[dict[str, Any]]:
-    """One row for each registered score, and for a weighted sum, on ``network``."""
+    """One row for each registered score, on ``network``."""
     model = models.build(network, data.shape, data.num_classes)
     x, y, index = data.images / 255, data.labels, torch.arange(len(data))
 
@@ -48,7 +47,7 @@ def costs(network: str, data: Images, rounds: int) -> list[dict[str, Any]]:
         gate = Gate(score=name)
         return lambda: gate.scores(Scored(None, y, x, index, model))
 
-    arms = {name: scoring(name) for name in (*REGISTRIES["score"], *SUMS)}
+    arms = {name: scoring(name) for name in REGISTRIES["score"]}
     times = interleaved({"by loss": scoring("loss"), **arms}, rounds=rounds)
     with FlopCounter() as counted, evaluating(model):
         model(x)

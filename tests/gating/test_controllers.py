@@ -53,20 +53,19 @@ def test_top_k_is_the_score_of_the_last_wanted_row(scores: list[int], data: st.D
     assert threshold == (sorted(scores, reverse=True)[quota - 1] if quota else math.inf)
 
 
-@pytest.mark.parametrize(
-    ("kind", "target"), [*zip([*TRACKING, automatic], [0.1, 0.1, 0.5], strict=True)]
-)
-def test_the_rate_is_held_when_scores_turn_negative_later(kind: Any, target: float) -> None:
-    random = torch.Generator().manual_seed(0)
-    mixed = torch.randn(300, 128, generator=random, dtype=torch.float64) - 0.5
-    controller = kind(target)
-    follow(controller, gamma2(0, 20))
-    before = controller.threshold(mixed[0], 64)
-    assert not controller.additive
-    assert controller.threshold(mixed[0], 64) == before  # kept: the decision is not delayed
-    found = follow(controller, mixed)
-    assert controller.additive
-    assert np.mean(found[100:]) == pytest.approx(target, abs=0.01)
+@pytest.mark.parametrize("kind", [*TRACKING, automatic])
+@pytest.mark.parametrize("least", [-1e-6, -0.5, -30.0])
+def test_a_negative_score_is_refused_in_the_first_batch_and_later(kind: Any, least: float) -> None:
+    stream = gamma2(0, 20)
+    low = stream[0].clone()
+    low[3] = least
+    early, late = kind(0.25), kind(0.25)
+    follow(late, stream)
+    for controller in (early, late):
+        with pytest.raises(
+            ValueError, match=f"a score is {least:.3g}, but .* or controller='top_k'"
+        ):
+            follow(controller, [low])
 
 
 @pytest.mark.parametrize("kind", [*TRACKING, automatic])
@@ -105,10 +104,9 @@ def exponential(steps: int) -> Tensor:
 @settings(deadline=None, max_examples=40)
 @given(any_targets, st.integers(0, 2**32 - 1), st.integers(1, 60))
 def test_it_starts_at_the_first_batchs_quantile(target: float, seed: int, batch: int) -> None:
-    for shift in (0, 20):
-        scores = gamma2(seed, 1, batch)[0] - shift
-        threshold = LogIntegral(target).threshold(scores, 0)
-        assert threshold == pytest.approx(np.quantile(scores.numpy(), 1 - target), rel=1e-9)
+    scores = gamma2(seed, 1, batch)[0]
+    threshold = LogIntegral(target).threshold(scores, 0)
+    assert threshold == pytest.approx(np.quantile(scores.numpy(), 1 - target), rel=1e-9)
 
 
 @settings(deadline=None, max_examples=40)
@@ -126,38 +124,6 @@ def test_it_moves_the_logarithm_by_gain_times_error(
         assert math.log(controller.threshold(torch.rand(3), 0)) == pytest.approx(logarithm)
 
 
-def slow_deviation(scores: list[float]) -> float:
-    mean = sum(scores) / len(scores)
-    return sum(abs(score - mean) for score in scores) / len(scores)
-
-
-@settings(deadline=None, max_examples=40)
-@given(any_targets, st.lists(any_rates, max_size=30), st.integers(0, 2**32 - 1))
-def test_negative_scores_move_the_threshold_itself(
-    target: float, found: list[float], seed: int
-) -> None:
-    random = torch.Generator().manual_seed(seed)
-    first, *later = torch.randn(len(found) + 1, 7, generator=random, dtype=torch.float64)
-    first[0] = -1.0
-    controller = LogIntegral(target, gain=0.5)
-    threshold = controller.threshold(first, 0)
-    spread = slow_deviation(first.tolist())
-    for rate, scores in zip(found, later, strict=True):
-        controller.update(rate, scores)
-        spread = 0.9 * spread + 0.1 * slow_deviation(scores.tolist())
-        threshold += 0.5 * spread * (rate - target)
-        assert controller.threshold(scores, 0) == pytest.approx(threshold, abs=1e-9)
-
-
-@pytest.mark.parametrize("offset", [0, 2.5])
-def test_single_rows_of_negative_scores_move_the_threshold_on(offset: float) -> None:
-    stream = torch.randn(8000, 1, generator=torch.Generator().manual_seed(0)) - offset
-    stream[3000:] = 3 * stream[3000:]
-    controller = LogIntegral(0.1)
-    assert np.mean(follow(controller, stream)[1000:]) == pytest.approx(0.1, abs=0.02)
-    assert controller.spread > 1
-
-
 def test_a_huge_gain_stays_within_the_range_of_thresholds() -> None:
     controller = LogIntegral(0.1, gain=1000)
     controller.threshold(torch.rand(8), 1)
@@ -165,9 +131,8 @@ def test_a_huge_gain_stays_within_the_range_of_thresholds() -> None:
     assert controller.value == 1 / controller.smallest
 
 
-@pytest.mark.parametrize("shift", [0, -3], ids=["positive", "mixed"])
-def test_scores_of_any_scale_and_kind_can_steer(shift: int) -> None:
-    stream = (gamma2(0, 60) * 16).round() / 16 + shift
+def test_scores_of_any_scale_and_kind_can_steer() -> None:
+    stream = (gamma2(0, 60) * 16).round() / 16
     plain = follow(LogIntegral(0.25), stream)
     for scale in (2.0**-20, 2.0**20):
         assert follow(LogIntegral(0.25), stream * scale) == plain
@@ -255,23 +220,21 @@ def weibull(ordered: list[float], level: float) -> float:
     st.floats(0.01, 1),
     st.integers(1, 50),
     st.integers(0, 2**32 - 1),
-    st.booleans(),
 )
 def test_quantile_ema_averages_weibulls_quantiles(
-    target: float, alpha: float, batch: int, seed: int, signed: bool
+    target: float, alpha: float, batch: int, seed: int
 ) -> None:
-    stream = gamma2(seed, 8, batch) - 40 * signed
+    stream = gamma2(seed, 8, batch)
     controller = QuantileEMA(target, alpha)
-    into, out = (float, float) if signed else (math.log, math.exp)
     expected: float | None = None
     for scores in stream:
-        found = into(weibull(sorted(scores.tolist()), 1 - target))
+        found = math.log(weibull(sorted(scores.tolist()), 1 - target))
         if expected is None:
             expected = found
-        assert controller.threshold(scores, 0) == pytest.approx(out(expected), rel=1e-9, abs=1e-9)
+        assert math.log(controller.threshold(scores, 0)) == pytest.approx(expected, abs=1e-9)
         expected += alpha * (found - expected)
         controller.update(0.123, scores)  # the rate takes no part
-    assert controller.threshold(stream[0], 0) == pytest.approx(out(expected), rel=1e-9, abs=1e-9)
+    assert math.log(controller.threshold(stream[0], 0)) == pytest.approx(expected, abs=1e-9)
 
 
 def test_the_density_by_hand() -> None:
@@ -332,7 +295,7 @@ def test_automatic_gain_resumes_before_its_density_is_known() -> None:
     second = LogIntegral(0.25, "auto")
     second.load_state_dict(first.state_dict())
     scores = torch.zeros(64)
-    scores[0], scores[1:3] = -1, 2
+    scores[1:3] = 2
     for each in (first, second):
         threshold = each.threshold(scores, 16)
         each.update(float((scores > threshold).float().mean()), scores)

@@ -234,7 +234,7 @@ def test_one_broken_image_does_not_cost_the_batch() -> None:
     x, y = torch.rand(16, 3, 4, 4), torch.randint(5, (16,))
     x[7] = math.nan
     model = nn.Sequential(nn.Flatten(), nn.Linear(48, 5))
-    for score in (*REGISTRIES["score"], "0.7*loss + 0.3*contrast"):
+    for score in REGISTRIES["score"]:
         for controller in ("log_integral", "top_k"):
             gate = Gate(0.5, score, controller)
             chosen = gate(model, x, y, torch.arange(16))
@@ -332,16 +332,12 @@ def test_a_state_of_before_a_steering_brings_its_controller_back(name: str) -> N
 
 
 @equal_scores
-@pytest.mark.parametrize("shift", [0.0, -0.5])
 @pytest.mark.parametrize("steps", [0, 25])
 @pytest.mark.parametrize("controller", [*EVERY, "auto"])
-def test_a_gate_continues_bit_for_bit_from_its_saved_state(
-    controller: str, steps: int, shift: float
-) -> None:
+def test_a_gate_continues_bit_for_bit_from_its_saved_state(controller: str, steps: int) -> None:
     # few levels, NaN and small batches, so that ties, carries and fallbacks all take part
     generator = torch.Generator().manual_seed(0)
     stream = torch.randint(9, (60, 5), generator=generator) / 9
-    stream[20:] += shift
     stream[4::7, 1] = math.nan
     gates = [
         Gate(rate, controller=LogIntegral(rate, "auto") if controller == "auto" else controller)

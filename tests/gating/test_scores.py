@@ -1,8 +1,9 @@
-"""Scores against plain Python loops and autograd; weighted sums; scores that remember."""
+"""Scores against plain Python loops and autograd; names; scores that remember."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from itertools import product
 from typing import Any
@@ -18,22 +19,17 @@ from astkit.gating import (
     ContextScore,
     Gate,
     LossAndContrast,
-    RelativeScore,
     Score,
     Scored,
 )
 from astkit.gating.scores import (
-    Loss,
     LossContrastConstant,
-    WeightedSum,
     confidence,
-    contrast,
     entropy,
     gradient_norm,
     margin,
-    named_score,
 )
-from astkit.names import REGISTRIES, resolve
+from astkit.names import resolve
 from astkit.trainers.fingerprint import plain
 from tests.gating.streams import slow_loss
 
@@ -252,101 +248,25 @@ def test_outputs_and_targets_that_are_no_classes_are_refused() -> None:
         gradient_norm(torch.zeros(2, 5), torch.full((2, 5), -1.0), UNUSED)
 
 
-# --- weighted sums -------------------------------------------------------------------------------
-TERMS = sorted(n for n in REGISTRIES["score"] if not isinstance(named_score(n), RelativeScore))
+# --- by name -------------------------------------------------------------------------------------
+@pytest.mark.parametrize("text", ["", "lose", "loss ", "loss + contrast", "0.7*loss", "loss, loss"])
+def test_an_unknown_name_is_refused_in_one_sentence(text: str) -> None:
+    with pytest.raises(ValueError, match=f"^unknown score {re.escape(repr(text))}: choose one of"):
+        Gate(score=text)
 
 
-def model_batch(seed: int, rows: int = 8, kind: torch.dtype = torch.float64) -> Scored:
-    random = torch.Generator().manual_seed(seed)
-    x = torch.randn(rows, 3, 2, 2, generator=random, dtype=kind)
-    x = x * torch.rand(rows, 1, 1, 1, generator=random, dtype=kind)
-    torch.manual_seed(seed)
-    model = nn.Sequential(nn.Flatten(), nn.Linear(12, 5)).to(kind)
-    targets = torch.randint(5, (rows,), generator=random)
-    return Scored(model(x).detach(), targets, x, torch.randperm(rows, generator=random), model)
-
-
-def parts(batch: Scored) -> tuple[Any, Any, Any]:
-    return batch.outputs, batch.targets, batch.inputs
-
-
-def plain_sum(terms: list[tuple[float, str]], batch: Scored) -> list[float]:
-    """``sum(weight * score / mean)`` in Python numbers, from fresh scores of each name."""
-    total = [0.0] * len(batch.targets)
-    for weight, name in terms:
-        score = named_score(name)
-        found = score.score(batch) if isinstance(score, ContextScore) else score(*parts(batch))
-        mean = sum(found.tolist()) / len(found)
-        for row, value in enumerate(found.tolist()):
-            total[row] += weight * value / mean if mean else 0.0
-    return total
-
-
-weights = st.floats(0, 100).map(lambda weight: round(weight, 3))
-terms = st.lists(st.tuples(weights, st.sampled_from(TERMS)), min_size=1, max_size=5)
-spaces = st.sampled_from(["", " ", "  ", "\t"])
-
-
-@settings(deadline=None, max_examples=30)
-@given(terms.filter(lambda found: any(w for w, _ in found)), st.integers(0, 2**31), st.data())
-def test_a_sum_by_name_equals_plain_arithmetic(
-    found: list[tuple[float, str]], seed: int, data: st.DataObject
-) -> None:
-    batch = model_batch(seed, rows=data.draw(st.integers(1, 9)))
-    gap = data.draw(spaces)
-    text = f"{gap}+{gap}".join(f"{weight:f}{gap}*{gap}{name}" for weight, name in found)
-    score = named_score(gap + text + gap)
-    assert score.score(batch).tolist() == pytest.approx(plain_sum(found, batch), abs=1e-6)
-
-
-def test_a_row_above_a_running_mean_of_0_counts_as_average() -> None:
-    score = WeightedSum([(2, Loss()), (3, contrast)])
-    features = torch.tensor([[4.0, 5.0], [4.0, 0.0], [0.0, 5.0]])
-    assert score.combine(features, torch.tensor([0.0, 10.0])).tolist() == [3.5, 2.0, 1.5]
-
-
-NO_SUMS = ["loss +", "+", "*", "0.7*", "*loss", "loss*0.7", "0.7**loss", "0.7*0.3*loss"]
-NO_SUMS += ["0.7 loss + contrast", "1e3*loss", "1,5*loss", ".*loss", "inf*loss", "٣*loss"]
-NO_SUMS += ["2*(loss + contrast)", "-0.7*loss + contrast", "loss - contrast", "1e-3*loss"]
-REFUSED = {
-    **dict.fromkeys([*NO_SUMS, "loss + Loss"], "is not a weighted sum: join terms such as 0.7"),
-    "0.7*loss + 0.3*lose": "unknown score 'lose': choose one of confidence",
-    "0*loss + 0*entropy": "the weights of a sum are all 0: give a term such as 0.7",
-    "loss + loss_and_contrast": "LossAndContrast compares a row with its batch already",
-    "1*loss_contrast_constant": "LossContrastConstant compares a row with its batch",
-    **{
-        text: f"^unknown score {text!r}: choose one of confidence"
-        for text in ("", "lose", "loss ", "loss contrast", "loss, contrast")  # no sum
-    },
-}
-
-
-def test_what_cannot_be_is_refused_in_one_sentence() -> None:
-    for text, sentence in REFUSED.items():
-        with pytest.raises(ValueError, match=sentence) as caught:
-            Gate(score=text)
-        assert "\n" not in str(caught.value)
-    for weight in (-1.0, math.nan, math.inf):
-        with pytest.raises(ValueError, match=f"weight is {weight}: give a number of 0 or more"):
-            WeightedSum([(weight, Loss()), (1.0, entropy)])
-
-
-def test_a_term_that_turns_negative_is_named() -> None:
-    def signed(outputs: Tensor, targets: Tensor, inputs: Any) -> Tensor:
-        return torch.tensor([1.0, -0.25, math.nan, 3.0])
-
-    batch = model_batch(0, rows=4)
-    with pytest.raises(ValueError, match=r"signed is negative, but a weighted score divides"):
-        WeightedSum([(1, Loss()), (0.1, signed)]).score(batch)
-    for score in ("loss + contrast", "loss_and_contrast", "loss_contrast_constant"):
+def test_a_negative_loss_is_refused_where_losses_are_divided() -> None:
+    random = torch.Generator().manual_seed(0)
+    batch = torch.randn(4, 5, generator=random), torch.arange(4), torch.rand(4, 12)
+    for score in ("loss_and_contrast", "loss_contrast_constant"):
         likelihood = Gate(score=score, criterion=lambda outputs, targets: outputs[:, 0] - 9)
-        with pytest.raises(ValueError, match=r"Loss is negative.*a score and a criterion that are"):
-            likelihood.significance(*parts(batch))
+        with pytest.raises(ValueError, match=r"a loss is negative, but this score divides losses"):
+            likelihood.significance(*batch)
 
 
 # --- memories ------------------------------------------------------------------------------------
 class Surprise(ContextScore):
-    """The loss above its mean in the batch before."""
+    """The loss above its mean in the batch before, as an exponential."""
 
     def __init__(self) -> None:
         self.before = 0.0
@@ -354,7 +274,7 @@ class Surprise(ContextScore):
     def score(self, batch: Scored) -> Tensor:
         losses, before = batch.losses, self.before
         self.before = float(losses.mean())
-        return losses - before
+        return (losses - before).exp()
 
     def state_dict(self) -> dict[str, Any]:
         return {"before": self.before}

@@ -22,7 +22,6 @@ from tests.trainers.states import RecordedSampleTrainer, RecordedTrainer, leave_
 STEPS, EPOCHS = 20, 4  # 160 rows in batches of 32
 CONFIG = TrainConfig(lr=1e-2)
 TOLERANCE = 1e-10
-EVERYTHING = "loss + 0.5*margin + 0.3*contrast"
 pytestmark = pytest.mark.filterwarnings("ignore:all scores of a batch are equal")
 
 
@@ -64,7 +63,7 @@ class Weighted(Gate):
         ("loss", "log_integral", Gate),
         ("loss", "log_integral", Weighted),
         ("loss_and_contrast", "origin_pi", Gate),
-        (EVERYTHING, "top_k", Gate),
+        ("loss_and_contrast", "top_k", Gate),
     ],
 )
 def test_batched_gate_and_its_twin_agree(
