@@ -44,7 +44,8 @@ from tests.trainers.worlds import (
 )
 
 ROOT = Path(__file__).parents[2]
-PLANNING = ("auto", "cached_loss", "infobatch", "seta", "random")
+PLANNING = ("auto", "cached_loss", "infobatch", "seta", "random", "weighted")
+GIVEN: dict[str, Any] = {"random": {"rate": 0.4}, "weighted": {"weights": torch.arange(96)}}
 CHOOSING = ("gradnorm_is", Rho(torch.zeros(96)), "selective_backprop")
 
 
@@ -116,7 +117,7 @@ def test_gradients_are_those_of_one_process_on_the_same_rows(
 def test_a_planning_policy_makes_the_same_plans_in_any_number_of_processes(
     world: int, policy: str
 ) -> None:
-    options = {"name": policy, **({"rate": 0.4} if policy == "random" else {})}
+    options = {"name": policy, **GIVEN.get(policy, {})}
     # 24 rows in 5 processes are unequal shares; of fewer than 5 rows, some are repeated
     settings = {"epochs": 4, "validation": numbers(50, seed=1)}
     (one,) = in_world(1, trained, options, settings)

@@ -42,10 +42,10 @@ class Rho(Policy):
                 f"holdout_losses has {known} numbers, but a batch holds the rows {int(index.min())}"
                 f" to {int(index.max())}: give one a row, in the order of the data set"
             )
-        excess = reducible(batch.losses.cpu(), self.holdout_losses[index])
+        excess = excess_losses(batch.losses.cpu(), self.holdout_losses[index])
         return batch.select(excess.topk(max(1, round(self.rate * batch.rows))).indices)
 
 
-def reducible(losses: Tensor, held: Tensor) -> Tensor:
+def excess_losses(losses: Tensor, held: Tensor) -> Tensor:
     """Losses minus holdout losses, ``[rows]``; 0 where these are not finite."""
     return torch.where(held.isfinite(), losses - held, 0.0)

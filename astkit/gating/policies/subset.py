@@ -41,16 +41,16 @@ class Subset(Policy):
 
     def plan(self, run: RunInfo) -> Selection:
         check_length("scores", self.scores, run.samples)
-        return Selection(run.rows[kept(self.scores, self.rate, self.keep)[run.rows]])
+        return Selection(run.rows[keep_mask(self.scores, self.rate, self.keep)[run.rows]])
 
 
-def kept(scores: Tensor, rate: float, keep: Keep) -> Tensor:
+def keep_mask(scores: Tensor, rate: float, keep: Keep) -> Tensor:
     """Whether each sample is among the fraction ``rate`` to keep, bool ``[samples]``.
 
     Of equal scores, the samples that come first count as lower.
     """
     samples, count = len(scores), max(1, round(rate * len(scores)))
     first = {"lowest": 0, "middle": (samples - count) // 2, "highest": samples - count}[keep]
-    chosen = torch.zeros(samples, dtype=torch.bool)
-    chosen[scores.argsort(stable=True)[first : first + count]] = True
-    return chosen
+    mask = torch.zeros(samples, dtype=torch.bool)
+    mask[scores.argsort(stable=True)[first : first + count]] = True
+    return mask

@@ -60,12 +60,12 @@ class Weighted(Policy):
         check_length("weights", self._weights, run.samples)
         random = rng.generator(run.seed, "weighted", run.epoch, run.round)
         start = float(torch.rand((), generator=random, dtype=torch.float64))
-        rows = run.rows.repeat_interleave(draws(self._weights[run.rows], start))
+        rows = run.rows.repeat_interleave(count_draws(self._weights[run.rows], start))
         rows = rows[torch.randperm(len(rows), generator=random)]
         return Selection(rows, normaliser=len(rows))
 
 
-def draws(weights: Tensor, start: float) -> Tensor:
+def count_draws(weights: Tensor, start: float) -> Tensor:
     """How often each row is drawn in n draws, int64 ``[n]``, from ``weights [n]``.
 
     Row i is drawn once for each of the points ``start``, ``start + 1``, ... that lies below the sum
