@@ -118,7 +118,8 @@ def gains() -> str:
         use, gained = "dense training", "cannot tell yet"
         for row in better.to_dict("records"):
             use, percent = f"`{row['policy']}`", row["unit"] == "%"
-            gained = f"loss {row['gain']:.1f} % lower" if percent else f"{row['gain']:+.1f} points"
+            gained = f"{row['gain']:.1f}"
+            gained = f"loss {gained} % lower" if percent else f"accuracy {gained} points higher"
             if pd.notna(row["share"]):
                 part = "all" if row["share"] >= 0.995 else f"{row['share']:.2f}"
                 gained += f", {part} of what an oracle gains"
