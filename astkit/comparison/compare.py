@@ -23,8 +23,11 @@ from astkit.comparison.report import NAME, Comparison
 from astkit.comparison.schedule import Schedule
 from astkit.comparison.statistics import DENSE
 from astkit.comparison.training import RECORDS, Chosen, Method, Task
+from astkit.datasets import Loader
+from astkit.datasets.facts import paired_groups, row_groups
 from astkit.gating.controllers import ABOVE_0, check_number
 from astkit.gating.losses import Criterion
+from astkit.gating.policies.aim import Aim
 from astkit.gating.policy import Policy, as_policy
 from astkit.names import REGISTRIES
 from astkit.profiling.flops import RowFlops
@@ -130,6 +133,7 @@ def compare(
     if smallest_gain is not None:
         check_number("smallest_gain", smallest_gain, ABOVE_0)
     task, methods = checked_task(values), checked_methods(policies)
+    _check_groups(task, methods)
     temporary = tempfile.TemporaryDirectory(prefix="astkit-") if out is None else None
     folder = Path(str(out) if temporary is None else temporary.name).expanduser()
     if folder.is_file():
@@ -264,6 +268,20 @@ def _used(policy: Policy) -> bool:
         return False
     # of a copy, as asking may draw what depends on a seed that is not set yet
     return bool(plain(copy.deepcopy(policy).state_dict()) != plain(new.state_dict()))
+
+
+def _check_groups(task: Task, methods: Mapping[str, Method]) -> None:
+    """Raise ``ValueError`` for groups of rows that cannot be used; see `row_groups`."""
+    for part in ("train", "validation"):
+        row_groups(getattr(task, part), f"{part} data")
+    if any(isinstance(as_policy(method.policy), Aim) for method in methods.values()):
+        paired_groups(task.train, task.validation)
+    grouped = row_groups(task.test, "test data") is not None
+    if grouped and not isinstance(task.source("test"), Loader):
+        raise ValueError(
+            "test has groups, but its loader orders or changes the rows itself, so that it is not"
+            " known whose rows it yields: pass the data set"
+        )
 
 
 def label_of(policy: Chosen) -> str:

@@ -31,7 +31,6 @@ from astkit.comparison.statistics import (
     gaps,
     mean_interval,
     share,
-    spread_of_draws,
 )
 from astkit.comparison.verdict import Verdict, judge, unequal, unit
 from astkit.files import plain_values, read_json, write_atomic, write_json
@@ -182,10 +181,7 @@ class Comparison:
         """
         if self.settings.get("test data", True) is None:
             return None
-        arrays = self._arrays(entry)
-        if "resampled" in arrays:
-            return spread_of_draws(arrays["resampled"])
-        return arrays.get("test")
+        return self._arrays(entry).get("test")
 
     def visits(self, policy: str, seed: int) -> dict[str, Tensor]:
         """What one run trained on: ``trained`` and ``losses`` ``[8, rows]``, ``predicted``.

@@ -8,7 +8,7 @@ Needs scipy.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist, fmean
 from typing import Any, NamedTuple, TypeGuard
@@ -17,8 +17,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from astkit import rng
-
 Entry = Mapping[str, Any]
 Arm = dict[int, Entry]
 """The entries of one method by seed."""
@@ -26,7 +24,7 @@ Arm = dict[int, Entry]
 ERROR = 0.05  # probability of a wrong sign, over all methods of a comparison together
 POWER = 0.8  # probability with which an effect is to be shown
 NEAR = 0.1  # largest difference between the rates of a policy and of its random control, see there
-DRAWS = 200  # bootstrap samples of the test rows
+PARTS = 200  # of the test rows, at most, of which each is left out once; see `jackknife`
 COSTS = {"flops": "FLOPs", "seconds": "time"}
 DENSE, RANDOM = "dense", "random at "
 Rows = Callable[[Entry], Tensor | None]
@@ -96,7 +94,7 @@ class Estimate:
     Attributes:
         seeds: the part that falls with the number of seeds; NaN if unknown.
         common: the part due to the test rows that all seeds share; 0 if unknown.
-        units: number of test rows, or of bootstrap samples, from which ``common`` was estimated.
+        units: number of test rows, groups or parts of them, from which ``common`` was estimated.
 
     Intervals and tests use the mean of Student's quantiles with ``n - 1`` and ``units - 1`` degrees
     of freedom, weighted by ``seeds`` and ``common`` (Cochran and Cox, Experimental Designs, 2nd
@@ -153,7 +151,7 @@ def estimate(values: Sequence[float], rows: np.ndarray | None = None) -> Estimat
     """Mean of the differences ``values`` of S seeds, and its variance over seeds and test rows.
 
     ``rows``: float ``[S, R]``, the difference of each test row at each seed; of a metric that is no
-    mean over rows, see `spread_of_draws`. Columns that are not finite are left out.
+    mean over rows, see `pseudo_values`. Columns that are not finite are left out.
 
     Row i at seed j differs by d_ij = d + r_i + s_j + e_ij, with independent random effects of rows,
     seeds, and both. The mean over S seeds and R rows then has the variance
@@ -179,24 +177,53 @@ def estimate(values: Sequence[float], rows: np.ndarray | None = None) -> Estimat
     return Estimate(fmean(values) if n else math.nan, n, seeds, common, units)
 
 
-def bootstrap_rows(rows: int, draws: int = DRAWS) -> Iterator[Tensor]:
-    """``draws`` samples of the test rows, with replacement: int64 ``[rows]``, always the same ones.
+def pseudo_values(value: float, without: Tensor) -> Tensor:
+    """Pseudo-values of a metric, ``[P]``, from its values ``without [P]`` each of P parts of rows.
 
-    All runs must be evaluated on the same samples, since their noise is then common.
+    For the mean of parts of one size they are the means of the parts; for any smooth metric they
+    vary as independent values of which ``value`` is the mean. Source: Tukey's jackknife; Efron and
+    Tibshirani, An Introduction to the Bootstrap (1993), chapter 11.
     """
-    for draw in range(draws):
-        random = rng.generator(0, "bootstrap of the test rows", draw)
-        yield torch.randint(rows, (rows,), generator=random)
+    count = len(without)
+    if count < 2:
+        return torch.full((count,), value, dtype=torch.float64)
+    return count * value - (count - 1) * without.double()
 
 
-def spread_of_draws(values: Tensor) -> Tensor:
-    """A metric's ``values`` ``[R]`` on R samples of `bootstrap_rows`, for the rows of `estimate`.
+def by_group(values: Tensor, groups: Tensor) -> Tensor:
+    """Pseudo-values of the mean of ``values [R]``, one for each of ``groups``, int64 ``[R]``.
 
-    Between two seeds they have the covariance var(r) / rows for any metric (Efron and Tibshirani,
-    An Introduction to the Bootstrap (1993), chapter 6), which `estimate` divides by R once more, so
-    they are multiplied by the square root of R.
+    Values that are not finite, as of rows without a label, do not count.
     """
-    return values.double() * math.sqrt(len(values))
+    counted = values.isfinite()
+    values = values[counted].double()
+    groups = groups[counted].unique(return_inverse=True)[1]
+    sums, sizes = groups.bincount(values), groups.bincount()
+    return pseudo_values(float(values.mean()), (values.sum() - sums) / (len(values) - sizes))
+
+
+def jackknife(value: Callable[[Tensor], float], parts: Tensor) -> Tensor:
+    """Pseudo-values of a metric for ``parts`` of the rows, int64 ``[R]`` from 0.
+
+    ``value``: of the metric on some rows, int64 ``[n]``; NaN where it has none.
+    """
+    count = 1 + int(parts.max())
+    without = [
+        value((parts != part).nonzero()[:, 0]) if count > 1 else 0.0 for part in range(count)
+    ]
+    return pseudo_values(value(torch.arange(len(parts))), torch.tensor(without))
+
+
+def parts_of_rows(rows: int) -> Tensor:
+    """The part of each row, int64 ``[rows]``: at most `PARTS` parts of consecutive rows."""
+    return torch.arange(rows) * min(rows, PARTS) // rows
+
+
+def parts_of_groups(groups: Tensor) -> Tensor:
+    """The part of each row, int64 ``[rows]``: at most `PARTS` parts of whole ``groups [rows]``."""
+    groups = groups.unique(return_inverse=True)[1]
+    count = 1 + int(groups.max())
+    return groups * min(count, PARTS) // count
 
 
 def holm(p: Mapping[str, float], error: float = ERROR) -> set[str]:

@@ -18,7 +18,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from astkit import rng
-from astkit.comparison.statistics import bootstrap_rows
+from astkit.comparison.statistics import by_group, jackknife, parts_of_groups, parts_of_rows
 from astkit.comparison.verdict import unit
 from astkit.datasets import BatchSource, Loader, as_loader
 from astkit.datasets.batch import Batch, join
@@ -358,7 +358,7 @@ def _cost(trainer: Trainer) -> Entry:
 
 
 def _test(trainer: Trainer, task: Task, arrays: dict[str, Tensor]) -> Entry:
-    """Entry of one pass over the test data; ``arrays`` keeps the value of each row or group."""
+    """Entry of one pass over the test data; ``arrays`` keeps the values of rows or parts."""
     first = task.metrics[0] if task.metrics else None
     keep = 0 if first is None or first.averaged else KEPT
     source = task.source("test")
@@ -366,9 +366,9 @@ def _test(trainer: Trainer, task: Task, arrays: dict[str, Tensor]) -> Entry:
     values = tested.values()
     value, metric, higher = task.value(values)
     if metric in tested.rows:
-        arrays["test"] = _by_group(tested.rows[metric], source)
+        arrays["test"] = _by_unit(tested.rows[metric], source)
     elif first is not None and tested.kept is not None:
-        arrays["resampled"] = _resampled(first, tested.kept)
+        arrays["test"] = _leave_out(first, tested.kept, source)
     return {
         "value": value,
         "metric": metric,
@@ -378,32 +378,37 @@ def _test(trainer: Trainer, task: Task, arrays: dict[str, Tensor]) -> Entry:
     }
 
 
-def _by_group(values: Tensor, source: BatchSource) -> Tensor:
-    """``values`` of the rows of ``source``, or a number for each group of them with the same mean.
+def _by_unit(values: Tensor, source: BatchSource) -> Tensor:
+    """``values`` of the rows of ``source`` in the order of its data, or one for each group of them.
 
-    Rows of a group depend on each other, see `row_groups`.
+    See `row_groups` and `by_group`.
     """
-    if not isinstance(source, Loader) or (groups := row_groups(source)) is None:
+    if not isinstance(source, Loader):
         return values
-    groups = groups[source.order(0)[: len(values)]].unique(return_inverse=True)[1]
-    sums = torch.zeros(1 + int(groups.max())).index_add_(0, groups, values)
-    return sums * (len(sums) / len(values))
+    values = values[source.order(0)[: len(values)].argsort()]
+    groups = row_groups(source)
+    return values if groups is None else by_group(values, groups[: len(values)])
 
 
-def _resampled(metric: Metric, kept: Sequence[tuple[Any, Any]]) -> Tensor:
-    """A metric that is no mean over rows, on bootstrap samples of the test rows, ``[DRAWS]``."""
+def _leave_out(metric: Metric, kept: Sequence[tuple[Any, Any]], source: BatchSource) -> Tensor:
+    """Pseudo-values of a metric that is no mean over rows, for parts of the rows of ``source``."""
     outputs, targets = (join([pair[place] for pair in kept]) for place in (0, 1))
     whole = Batch(None, outputs, targets)
-    values = []
-    for rows in bootstrap_rows(whole.rows):
+    order, groups = torch.arange(whole.rows), None
+    if isinstance(source, Loader):
+        order, groups = source.order(0)[: whole.rows], row_groups(source)
+
+    def value(rows: Tensor) -> float:
         part, aggregate = whole.take(rows), copy.deepcopy(metric.function)
         assert isinstance(aggregate, Aggregate)
         try:
             aggregate.update(part.x, part.y)
-            values.append(float(aggregate.compute()))
-        except (ValueError, RuntimeError, ZeroDivisionError):  # such as a sample of one class
-            values.append(math.nan)
-    return torch.tensor(values)
+            return float(aggregate.compute())
+        except (ValueError, RuntimeError, ZeroDivisionError):  # such as rows of one class
+            return math.nan
+
+    of_data = parts_of_rows(whole.rows) if groups is None else parts_of_groups(groups)
+    return jackknife(value, of_data[order])
 
 
 def selectable(data: Any, seed: int) -> BatchSource:

@@ -180,7 +180,7 @@ def judge(
         metric: name of ``value`` and of the curves' values; accuracies are shares of samples.
         higher: whether a higher value is better.
         rows: returns the results of a run on the test rows, float ``[test_rows]``, in the same
-            order for all runs, whose mean is its ``value``, or `spread_of_draws`; or ``None``. By
+            order for all runs, whose mean is its ``value``, or `pseudo_values`; or ``None``. By
             default intervals are over seeds only.
         smallest_gain: gains below it are called none; by default `SMALLEST_GAIN` for accuracies.
 

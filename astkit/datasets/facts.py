@@ -6,7 +6,8 @@ import copy
 from collections.abc import Mapping
 from hashlib import blake2b
 from itertools import combinations
-from typing import Any
+from numbers import Number
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -33,6 +34,7 @@ TRANSFORMS = ("transform", "transforms")
 """Attributes in which torchvision's data sets, and others like them, keep what changes rows."""
 LARGEST = 2**30
 """Bytes of the largest data of which `distinct_rows` reads all."""
+NAMED = "give one number or name a row"
 SAMPLED = 16
 """Rows that are read to compare their targets with the labels."""
 
@@ -64,23 +66,32 @@ def class_labels(data: Any) -> Tensor | None:
     return stored
 
 
-def row_groups(data: Any) -> Tensor | None:
+def row_groups(data: Any, part: str = "data") -> Tensor | None:
     """Groups of rows that depend on each other, as those of one patient: int64 ``[rows]`` from 0.
 
-    The attribute or integer column ``groups`` of a data set, with one number or name a row, else
-    ``None``; of loaders and Subsets that of their data. Raises ``ValueError`` for another length.
+    The attribute or column ``groups`` of a data set, with one number or name a row, or of what a
+    loader, Subset or ConcatDataset holds, at any depth; the outermost counts. Equal names in parts
+    of a ConcatDataset are one group. ``None`` without groups. Raises ``ValueError`` for anything
+    else than one number or name for every row; ``part`` names the data in the message.
     """
-    data, rows, _ = inside(data)
-    groups = _column(data, "groups")
-    if groups is None:
-        return None
-    numbers = torch.from_numpy(np.unique(np.asarray(groups), return_inverse=True)[1])
-    if len(numbers) != len(data):
+    names = _names(data, part)
+    return None if names is None else torch.from_numpy(np.unique(names, return_inverse=True)[1])
+
+
+def paired_groups(train: Any, target: Any) -> tuple[Tensor | None, Tensor | None]:
+    """Groups of the training data and of the target, of both or of neither.
+
+    Raises ``ValueError`` if one of them alone has groups: the rows of the other would be compared
+    with whole groups.
+    """
+    found = row_groups(train, "training data"), row_groups(target, "target")
+    if (found[0] is None) != (found[1] is None):
+        have, lack = ("training data", "target")[:: 1 if found[1] is None else -1]
         raise ValueError(
-            f"groups of the data has {len(numbers)} entries for {len(data)} rows: give one a row"
+            f"groups is known for the {have} and not for the {lack}: give both data sets an"
+            " attribute groups, or neither"
         )
-    numbers = numbers if rows is None else numbers[rows]
-    return numbers.unique(return_inverse=True)[1]
+    return found
 
 
 def distinct_rows(data: Any) -> int | None:
@@ -177,34 +188,136 @@ def read_alike(data: Any, target: Any) -> Any:
     alike = copy.copy(whole)
     for name in both:
         setattr(alike, name, getattr(wanted, name))
-    return alike if rows is None else Subset(alike, rows.tolist())
+    if rows is None:
+        return alike
+    part = Subset(alike, rows.tolist())
+    if (groups := row_groups(data)) is not None:
+        part.groups = groups  # type: ignore[attr-defined]
+    return part
+
+
+class Within(NamedTuple):
+    """What a loader or wrapper holds, its rows there, and whether these are known.
+
+    The rows are ``None`` for all in order, or if a sampler does not tell which it draws.
+    """
+
+    data: Any
+    rows: Tensor | None = None
+    known: bool = True
+
+
+def within(data: Any) -> Within | None:
+    """What ``data`` hold, one level further in; ``None`` for a data set."""
+    if isinstance(data, DataLoader):
+        sampler = sampler_of(data)
+        if isinstance(sampler, SubsetRandomSampler):
+            return Within(data.dataset, torch.as_tensor(sampler.indices, dtype=torch.int64))
+        # may count the rows of data of its own
+        whole = isinstance(sampler, RandomSampler | SequentialSampler)
+        inner: Any = data.dataset
+        return Within(inner, None, whole and len(sampler) == len(inner))
+    if isinstance(data, Loader):
+        return Within(data.data)
+    if isinstance(data, ForeignLoader):
+        return Within(data.loader)
+    if hasattr(data, "indexed_data"):
+        return Within(data.indexed_data)
+    if isinstance(data, Subset):
+        return Within(data.dataset, torch.as_tensor(data.indices, dtype=torch.int64))
+    return None
 
 
 def inside(data: Any) -> tuple[Any, Tensor | None, bool]:
     """The data set within loaders and subsets, its rows in them, and whether these are known.
 
-    The rows are ``None`` for all in order, or if a sampler does not tell which it draws.
+    A Subset with labels of its own is a data set. See `Within`.
     """
     rows, known = None, True
-    while True:
-        if isinstance(data, DataLoader):
-            sampler, data = sampler_of(data), data.dataset
-            if isinstance(sampler, SubsetRandomSampler):
-                rows = torch.as_tensor(sampler.indices, dtype=torch.int64)
-            else:  # may count the rows of data of its own
-                whole = isinstance(sampler, RandomSampler | SequentialSampler)
-                known = whole and len(sampler) == len(data)
-        elif isinstance(data, Loader):
-            data = data.data
-        elif isinstance(data, ForeignLoader):
-            data = data.loader
-        elif hasattr(data, "indexed_data"):
-            data = data.indexed_data
-        elif isinstance(data, Subset) and not any(hasattr(data, name) for name in NAMES):
-            own = torch.as_tensor(data.indices, dtype=torch.int64)
-            data, rows = data.dataset, own if rows is None else own[rows]
-        else:
-            return data, rows, known
+    while (held := within(data)) is not None:
+        if isinstance(data, Subset) and any(hasattr(data, name) for name in NAMES):
+            break
+        data, known = held.data, known and held.known
+        if held.rows is not None:
+            rows = held.rows if rows is None else held.rows[rows]
+    return data, rows, known
+
+
+def _names(data: Any, part: str) -> np.ndarray[Any, Any] | None:
+    """Numbers or names of the groups of the rows of ``data``, ``[rows]``."""
+    if hasattr(data, "column_names"):  # of Hugging Face
+        known = hasattr(data, "__len__") and "groups" in data.column_names
+        held = data.with_format("numpy")["groups"][:] if known else None
+    else:
+        held = getattr(data, "groups", None)
+    if held is not None:
+        return _checked(held, len(data), part)
+    if isinstance(data, ConcatDataset):
+        return _together(data, part)
+    inner = within(data)
+    if inner is None:
+        return None
+    names = _names(inner.data, part)
+    return names if names is None or inner.rows is None else names[inner.rows.numpy()]
+
+
+def _together(data: ConcatDataset[Any], part: str) -> np.ndarray[Any, Any] | None:
+    """Names of the groups of all parts of ``data``."""
+    found = [_names(each, part) for each in data.datasets]
+    known = [names for names in found if names is not None]
+    if known and len(known) < len(found):
+        place = next(n for n, names in enumerate(found) if names is None)
+        raise ValueError(
+            f"groups of the {part}: part {place} of the ConcatDataset has none, and others have:"
+            " give each of them an attribute groups"
+        )
+    return np.concatenate(known) if known else None
+
+
+def _checked(groups: Any, rows: int, part: str) -> np.ndarray[Any, Any]:
+    """``groups`` as an array ``[rows]`` of numbers or names."""
+    whole = f"groups of the {part} is"
+    if not hasattr(groups, "__len__") or isinstance(groups, str | bytes | dict | set):
+        raise ValueError(f"{whole} a {type(groups).__name__}, {groups!r:.60}: {NAMED}")
+    if isinstance(groups, Tensor):
+        groups = groups.numpy(force=True)
+    elif isinstance(groups, list | tuple):  # numpy would make NaN among words a word
+        items = [
+            each.item() if isinstance(each, Tensor) and not each.ndim else each for each in groups
+        ]
+        groups = np.asarray(items, object)
+    values = np.asarray(groups)
+    if values.ndim != 1:
+        raise ValueError(
+            f"{whole} of the shape {list(values.shape)}: {NAMED}, as groups.reshape(-1) of a column"
+            " or f'{hospital}/{patient}' of a pair"
+        )
+    if len(values) != rows:
+        raise ValueError(f"groups of the {part} has {len(values)} entries for {rows} rows: {NAMED}")
+    if values.dtype.kind in "OfcmM":
+        for row, value in enumerate(values.tolist()):
+            _check_name(value, row, part)
+    return values.astype(str) if values.dtype == object and not _numbers(values) else values
+
+
+def _check_name(value: Any, row: int, part: str) -> None:
+    """Raise ``ValueError`` unless ``value`` names a group."""
+    kind = type(value).__name__
+    unknown = isinstance(value, Number) and value != value
+    if value is None or unknown or kind in ("NAType", "NaTType"):  # as pandas has them
+        raise ValueError(
+            f"groups of the {part} is {value!r} in row {row}: name the group of every row; a row"
+            " that depends on no other is a group of its own"
+        )
+    if isinstance(value, tuple | list | dict | set | Tensor | np.ndarray):
+        raise ValueError(
+            f"groups of the {part} is {value!r:.60} in row {row}: {NAMED}, as"
+            " f'{hospital}/{patient}' of a pair"
+        )
+
+
+def _numbers(values: np.ndarray[Any, Any]) -> bool:
+    return all(isinstance(value, Number) for value in values.tolist())
 
 
 def _stored_labels(data: Any) -> Tensor | None:

@@ -335,22 +335,71 @@ class MacroRecall:
         return (self.hits / self.counts.clamp_min(1)).mean()
 
 
-def test_a_metric_with_update_and_compute_has_an_interval_by_bootstrap(
+def test_a_metric_with_update_and_compute_has_an_interval_over_test_rows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    rare = TensorDataset(*(part[:8] for part in small_tasks.TEST.tensors))  # 0.1 lack a class
+    x, y = small_tasks.TEST.tensors
+    rare = TensorDataset(x, y.clone().where(torch.arange(len(y)) > 0, 2).where(y != 2, 1))
+    rare.tensors[1][0] = 2  # without this row a class is missing
     report = run(metrics=Metric("recall", MacroRecall(), True), policies=["auto"], test=rare)
     assert report.metric == "recall"
     assert report.verdicts[0].test_rows
     for entry in report.entries:
-        draws = report.visits(entry["policy"], entry["seed"])["resampled"]
-        assert draws.isnan().any()
-        draws = draws[~draws.isnan()]
-        assert float(draws.mean()) == pytest.approx(entry["value"], abs=4 * float(draws.std()))
+        values = report.visits(entry["policy"], entry["seed"])["test"]
+        assert values.isnan().tolist() == [True] + [False] * (len(y) - 1)
     monkeypatch.setattr(training, "KEPT", 10)
     short = run(metrics=Metric("recall", MacroRecall(), True), policies=["auto"])
     assert not short.verdicts[0].test_rows
     assert "seeds only" in short._repr_html_()
+
+
+class Spread:
+    """The root of the mean square of all outputs: no mean over rows."""
+
+    def __init__(self) -> None:
+        self.sum, self.rows = 0.0, 0
+
+    def update(self, outputs: Tensor, targets: Tensor) -> None:
+        self.sum += float(outputs.double().square().sum())
+        self.rows += len(targets)
+
+    def compute(self) -> float:
+        return (self.sum / self.rows) ** 0.5
+
+
+def test_groups_count_in_a_metric_that_is_no_mean_over_rows() -> None:
+    """Half of the test rows are copies of the others, in other places: nothing is known twice."""
+    x, y = small_tasks.TEST.tensors
+    few = len(y) // 2
+    order = torch.randperm(2 * few, generator=torch.Generator().manual_seed(0))
+    copies = TensorDataset(x[:few].repeat(2, 1)[order], y[:few].repeat(2)[order])
+    part = Subset(copies, range(2 * few))
+    part.groups = (torch.arange(2 * few) % few)[order]  # type: ignore[attr-defined]
+    metric = Metric("spread", Spread(), higher_is_better=False)
+    once = run(policies=["auto"], metrics=metric, test=TensorDataset(x[:few], y[:few]))
+    twice = run(policies=["auto"], metrics=metric, test=DataLoader(part, 7, shuffle=True))
+    for entry, other in zip(once.entries, twice.entries, strict=True):
+        expected, found = once.test_rows(entry), twice.test_rows(other)
+        assert expected is not None
+        assert found is not None
+        assert found.tolist() == pytest.approx(expected.tolist(), rel=1e-4)
+
+
+def test_groups_that_cannot_be_used_are_refused_before_training(tmp_path: Path) -> None:
+    known = TensorDataset(*small_tasks.TEST.tensors)
+    known.groups = [str(row // 5) for row in range(HELD)]  # type: ignore[attr-defined]
+    missing = TensorDataset(*small_tasks.TEST.tensors)
+    missing.groups = [None, *known.groups[1:]]  # type: ignore[attr-defined]
+    for arguments, message in (
+        ({"validation": known, "policies": ["infobatch", "aim"]}, "not for the training data"),
+        ({"train": known, "policies": ["auto"]}, "not for the target"),
+        ({"test": missing}, "groups of the test data is None in row 0"),
+        ({"validation": missing}, "groups of the validation data is None in row 0"),
+        ({"test": DataLoader(known, 8, sampler=Dice())}, "test has groups, but its loader"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            run(**{"policies": ["infobatch"], **arguments}, out=tmp_path)
+    assert not list(tmp_path.glob("entries/*"))
 
 
 def test_accuracies_in_percent_are_refused_before_the_first_run_ends(tmp_path: Path) -> None:
@@ -416,16 +465,17 @@ def test_a_loader_with_its_own_iteration_is_passed_through_or_refused() -> None:
     assert dense["value"] > 0.9  # all labels are 0, in the test loader too
 
 
-def test_test_rows_of_a_group_are_one_number_with_the_same_mean() -> None:
+def test_test_rows_of_a_group_are_one_number() -> None:
     grouped = TensorDataset(*small_tasks.TEST.tensors)
     grouped.groups = [str(row // 5) for row in range(HELD)]  # type: ignore[attr-defined]
     plain = run(policies=["auto"], seeds=[0])
     for test in (grouped, DataLoader(grouped, 7, shuffle=True)):
         report = run(policies=["auto"], seeds=[0], test=test)
         for each, other in zip(plain.entries, report.entries, strict=True):
-            expected = torch.stack([part.sum() for part in plain.test_rows(each).split(5)])
-            found = report.test_rows(other) * HELD / len(expected)
-            assert found.tolist() == pytest.approx(expected.tolist())
+            rows, groups = plain.test_rows(each), torch.arange(HELD) // 5
+            without = [float(rows[groups != group].mean()) for group in range(5)]
+            expected = [5 * each["value"] - 4 * mean for mean in without]
+            assert report.test_rows(other).tolist() == pytest.approx(expected)
 
 
 class Dice(Sampler):  # type: ignore[type-arg]

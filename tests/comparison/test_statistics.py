@@ -17,14 +17,16 @@ from astkit.comparison import statistics
 from astkit.comparison.statistics import (
     Estimate,
     Interval,
-    bootstrap_rows,
+    by_group,
     estimate,
     holm,
+    jackknife,
     mean_interval,
     paired_difference,
+    parts_of_groups,
+    parts_of_rows,
     ratio_interval,
     seeds_needed,
-    spread_of_draws,
 )
 
 NUMBERS = st.integers(-3000, 3000).map(lambda value: value / 1000)
@@ -103,20 +105,49 @@ def test_rows_that_are_unknown_or_equal_for_all_seeds() -> None:
     assert estimate([0.0] * 3).p() == estimate([0.5]).p() == estimate([]).p() == 1
 
 
-def test_bootstrap_samples_of_the_rows_give_the_same_part_for_a_mean() -> None:
-    random = np.random.default_rng(3)
-    rows = random.normal(size=400) + random.normal(size=(5, 400))
-    samples = torch.stack(list(bootstrap_rows(400, 2000)))
-    assert torch.equal(samples[7], list(bootstrap_rows(400))[7])  # the same ones in each call
-    assert int(samples.min()) == 0
-    assert int(samples.max()) == 399
-    draws = rows[:, samples.numpy()].mean(-1)
-    values = rows.mean(1).tolist()
-    scaled = np.stack([spread_of_draws(torch.from_numpy(each)).numpy() for each in draws])
-    expected, found = estimate(values, rows), estimate(values, scaled)
-    assert found.common == pytest.approx(np.cov(draws)[np.triu_indices(5, 1)].mean())
-    assert found.seeds == expected.seeds
-    assert found.common == pytest.approx(expected.common, rel=0.1)
+def test_pseudo_values_of_a_mean_are_the_means_of_its_parts() -> None:
+    values = torch.arange(12.0) ** 2
+    parts = torch.tensor([0, 1, 2, 3] * 3)
+    found = jackknife(lambda rows: float(values[rows].mean()), parts)
+    assert found.tolist() == pytest.approx([float(values[each::4].mean()) for each in range(4)])
+    assert by_group(values, parts + 7).tolist() == pytest.approx(found.tolist())
+    uneven = torch.tensor([0] * 7 + [1] * 3 + [2] * 2)
+    expected = [
+        3 * float(values.mean()) - 2 * float(values[uneven != each].mean()) for each in range(3)
+    ]
+    assert by_group(values, uneven).tolist() == pytest.approx(expected)
+    unlabelled = torch.cat([values, torch.tensor([math.nan])])
+    assert by_group(unlabelled, torch.cat([uneven, uneven[:1]])).tolist() == pytest.approx(expected)
+    one = by_group(values, torch.zeros(12).long())
+    assert one.tolist() == pytest.approx([float(values.mean())])
+
+
+def test_pseudo_values_vary_as_a_metric_that_is_no_mean() -> None:
+    """The root mean squared error of 300 rows in 60 groups: as over many draws of the rows."""
+    random = np.random.default_rng(0)
+    parts = torch.arange(300) // 5
+
+    def drawn() -> torch.Tensor:
+        errors = random.normal(size=60).repeat(5) + random.normal(size=300)
+        return torch.from_numpy(errors)
+
+    def spread(errors: torch.Tensor) -> float:
+        found = jackknife(lambda rows: float(errors[rows].square().mean().sqrt()), parts)
+        return float(found.var() / len(found))
+
+    found = np.mean([spread(drawn()) for _ in range(40)])
+    truth = np.var([float(drawn().square().mean().sqrt()) for _ in range(4000)])
+    assert found == pytest.approx(truth, rel=0.15)
+
+
+def test_rows_are_divided_into_parts_of_neighbours_and_of_whole_groups() -> None:
+    assert parts_of_rows(5).tolist() == [0, 1, 2, 3, 4]
+    many = parts_of_rows(1030)
+    assert set(many.bincount().tolist()) == {5, 6}
+    assert bool((many.diff() >= 0).all())
+    groups = torch.arange(900) % 450 * 3
+    assert len(parts_of_groups(groups).unique()) == 200
+    assert all(len(parts_of_groups(groups)[groups == each].unique()) == 1 for each in groups)
 
 
 @given(st.floats(-3, 3), st.integers(2, 9), st.floats(0, 2), st.floats(-1, 1))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import random
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -27,7 +29,15 @@ from torch.utils.data import (
 )
 
 from astkit.datasets import Images, Loader, as_loader, indexed
-from astkit.datasets.facts import class_labels, distinct_rows, read_alike, shared_rows, varies
+from astkit.datasets.facts import (
+    class_labels,
+    distinct_rows,
+    paired_groups,
+    read_alike,
+    row_groups,
+    shared_rows,
+    varies,
+)
 from tests.datasets import transformed
 from tests.datasets.transformed import dimmed, noise
 
@@ -266,3 +276,83 @@ def test_inputs_are_the_same_only_in_each_part() -> None:
     ):
         assert shared_rows(Items([one]), Items([other]), None) == {}
         assert shared_rows(Items([one]), Items([one]), None) == {("train", "validation"): 1}
+
+
+def grouped(data: Any, groups: Any) -> Any:
+    """``data`` with an attribute ``groups``."""
+    data.groups = groups
+    return data
+
+
+def test_groups_are_found_at_every_level_of_wrapping() -> None:
+    whole = grouped(TensorDataset(X, Y), ["a", "a", "b", "c", "c", "c", "d"])
+    plain, rows = TensorDataset(X, Y), [5, 2, 6]
+    own = grouped(Subset(plain, rows), torch.tensor([8, 8, 3]))
+    labelled = grouped(Subset(plain, rows), (7.0, 7.0, 9.0))
+    labelled.labels = Y[rows]
+    inner = Subset(whole, rows)
+    inner.labels = Y[rows]  # type: ignore[attr-defined]
+    both = ConcatDataset([Subset(whole, rows), grouped(Named(), list("dexyzzd"))])
+    for data, expected in (
+        (whole, [0, 0, 1, 2, 2, 2, 3]),
+        (DataLoader(indexed(whole), 2, shuffle=True), [0, 0, 1, 2, 2, 2, 3]),
+        (as_loader(DataLoader(own, sampler=SubsetRandomSampler([2, 0]))), [0, 1]),
+        (own, [1, 1, 0]),
+        (labelled, [0, 0, 1]),
+        (inner, [1, 0, 2]),
+        (Loader(Subset(own, [2, 1])), [0, 1]),
+        (grouped(Subset(whole, rows), pd.Series(["p", "q", "p"], index=[3, 9, 1])), [0, 1, 0]),
+        (Subset(both, [0, 3, 9, 5]), [0, 1, 1, 2]),  # "d" is one group in both parts
+        (grouped(ConcatDataset([plain, plain]), np.arange(14) // 7), [0] * 7 + [1] * 7),
+        (grouped(TensorDataset(X, Y), [torch.tensor(row) for row in range(7)]), list(range(7))),
+    ):
+        found = row_groups(data)
+        assert found is not None
+        assert found.tolist() == expected
+    assert row_groups(Subset(plain, rows)) is None
+    assert row_groups(Stream()) is None
+
+
+def test_rows_read_like_another_part_keep_the_groups_of_their_subset() -> None:
+    part = grouped(Subset(transformed.Transformed(noise(6), dimmed), [4, 1]), ["a", "b"])
+    alike = read_alike(part, transformed.Transformed(noise(6)))
+    assert alike is not part
+    found = row_groups(alike)
+    assert found is not None
+    assert found.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("groups", "message"),
+    [
+        ([("ward 1", row) for row in range(7)], r"of the shape \[7, 2\]: .*hospital"),
+        ([(1,), (1, 2), 3, 4, 5, 6, 7], r"\(1,\) in row 0: give one number or name a row"),
+        (torch.zeros(7, 1), r"of the shape \[7, 1\]: .*reshape\(-1\)"),
+        (np.zeros((7, 2)), r"of the shape \[7, 2\]"),
+        (np.array(3), r"of the shape \[\]"),
+        (["a", "b", None, "a", "b", "c", "d"], "None in row 2: name the group of every row"),
+        (["a", math.nan, "b", "a", "b", "c", "d"], "nan in row 1: name the group of every row"),
+        (torch.tensor([0.0, 0, 0, 1, 1, 1, math.nan]), "nan in row 6"),
+        (pd.Series(["a", pd.NA] * 3 + ["b"], dtype="string"), "<NA> in row 1"),
+        (pd.Categorical(["a", None] * 3 + ["b"]), "nan in row 1"),
+        (dict.fromkeys(range(7), 0), "a dict, {0: 0"),
+        ({1, 2, 3, 4, 5, 6, 7}, "a set, {1, 2"),
+        ([{"person": 1}] * 7, r"{'person': 1} in row 0: give one number or name a row"),
+        ("patient", "a str, 'patient'"),
+        (lambda: 0, "a function, "),
+        ([0, 1, 2], "has 3 entries for 7 rows"),
+    ],
+)
+def test_groups_that_name_no_group_of_every_row_are_one_sentence(groups: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=f"^groups of the test data .*{message}"):
+        row_groups(DataLoader(grouped(Named(), groups)), "test data")
+
+
+def test_groups_of_one_part_alone_are_refused() -> None:
+    plain, known = TensorDataset(X, Y), grouped(TensorDataset(X, Y), list("aabbccd"))
+    for train, target, lacks in ((known, plain, "target"), (plain, known, "training data")):
+        with pytest.raises(ValueError, match=f"not for the {lacks}: give both data sets"):
+            paired_groups(DataLoader(train), Subset(target, range(5)))
+    with pytest.raises(ValueError, match="part 1 of the ConcatDataset has none"):
+        row_groups(ConcatDataset([known, plain]))
+    assert paired_groups(plain, plain) == (None, None)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from astkit import rng
-from astkit.datasets.facts import read_alike
+from astkit.datasets.facts import paired_groups, read_alike
 from astkit.gating.features import IMAGES, TABLE, TEXTS, TOKENS, UNKNOWN, FeaturesOf, Rows
 from astkit.gating.forecast import Forecast, judge
 from astkit.gating.policies.last_loss import check_samples
@@ -287,6 +287,7 @@ def pair(train: Any, target: Any, features: FeaturesOf | None = None, seed: int 
             "aim draws what the target needs, but there is no target: pass validation data like"
             " those that the model is meant for, validation=..."
         )
+    paired_groups(train, target)
     made = Pair(Rows(read_alike(train, target), features), Rows(target, features), seed)
     parts = (
         ("target has", made.target, FEWEST),

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from astkit import rng
-from astkit.datasets.facts import distinct_rows
+from astkit.datasets.facts import distinct_rows, paired_groups
 from astkit.gating.features import UNKNOWN, Rows
 from astkit.gating.policies.aim import FEWEST, FEWEST_TRAINED, Aim, Aimed
 from astkit.gating.policies.last_loss import LastLoss, draw_weighted
@@ -151,6 +151,7 @@ def can_ask(run: RunInfo) -> bool:
     """Whether the data can be compared with the target."""
     if run.target is None or find_spec("sklearn") is None:
         return False
+    paired_groups(run.data, run.target)  # what is wrong with them is said
     try:
         train, target = Rows(run.data), Rows(run.target)
         train.inputs(torch.linspace(0, len(train) - 1, min(LOOKED_AT, len(train))).long())
