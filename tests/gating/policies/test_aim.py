@@ -353,7 +353,7 @@ def test_other_people_are_no_shift_where_it_is_said_whose_rows_they_are() -> Non
     target.groups = torch.arange(240) // 40  # type: ignore[attr-defined]
     assert "are like the target" in aim.forecast(train, target).reason
     target.groups = torch.arange(3)  # type: ignore[attr-defined]
-    with pytest.raises(ValueError, match="groups of the data has 3 entries for 240 rows"):
+    with pytest.raises(ValueError, match="groups of the target has 3 entries for 240 rows"):
         aim.forecast(train, target)
 
 
