@@ -17,6 +17,8 @@ from torch.utils import _pytree as pytree
 
 IGNORED = -100
 """Label that losses and metrics leave out: ``ignore_index`` of torch's cross-entropy."""
+_UNSIGNED = {torch.uint8, torch.uint16, torch.uint32, torch.uint64}
+_INTEGERS = {torch.int8, torch.int16, torch.int32, *_UNSIGNED}  # besides int64
 
 
 class Args(tuple[Any, ...]):
@@ -57,7 +59,7 @@ class Batch(NamedTuple):
 
 
 def as_batch(item: Any, index: Tensor | None = None) -> Batch:
-    """Convert the output of a data loader to a `Batch`.
+    """Convert the output of a data loader to a `Batch`, whose integer targets are int64.
 
     ``index``: int64 ``[rows]``, the rows of the data set that were collated. Raises ``ValueError``
     if its parts have no rows, or different numbers of rows, which are not those of ``index``.
@@ -65,8 +67,14 @@ def as_batch(item: Any, index: Tensor | None = None) -> Batch:
     if isinstance(item, tuple | list) and not hasattr(item, "_fields") and item:
         parts = list(item)
         inputs = parts[0] if len(parts) < 3 else Args(parts[:-1])
-        batch = Batch(index, inputs, parts[-1])
+        targets = parts[-1]
+        if any(each.dtype in _INTEGERS for each in tensors(targets)):
+            targets = map_tensors(integers, targets)
+        batch = Batch(index, inputs, targets if len(parts) > 1 else inputs)
     else:
+        labels = item.get("labels") if isinstance(item, Mapping) else None
+        if isinstance(labels, Tensor) and labels.dtype in _INTEGERS:
+            item = {**item, "labels": integers(labels)}
         batch = Batch(index, item, item)
     if batch.y is not batch.x and count_rows(batch.x) != count_rows(batch.y):
         raise ValueError(
@@ -86,6 +94,11 @@ def check_index(index: Sized, rows: int) -> None:
             " be credited to other rows: let collate_fn keep every row, in order, and leave rows"
             " out in the data set, such as with Subset(data, rows)"
         )
+
+
+def integers(values: Tensor) -> Tensor:
+    """``values`` of any integer type as int64, which losses take; others unchanged."""
+    return values.long() if values.dtype in _INTEGERS else values
 
 
 def count_rows(part: Any) -> int:

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
-from astkit.datasets.batch import IGNORED, count_rows, tensors
+from astkit.datasets.batch import IGNORED, count_rows, integers, tensors
 
 Criterion = Callable[[Any, Any], Any]
 """``(outputs, targets)`` -> losses per row ``[rows]`` or per token ``[rows, ...]``, or a pair of
@@ -200,12 +200,10 @@ def logits_of(outputs: Any) -> Tensor:
 
 
 def labels_of(targets: Any) -> Tensor:
-    """The labels in a batch's targets; raises ``ValueError`` if there are none."""
-    if isinstance(targets, Tensor):
-        return targets
-    labels = targets.get("labels") if isinstance(targets, Mapping) else None
+    """The labels in a batch's targets, integers as int64; ``ValueError`` if there are none."""
+    labels = targets.get("labels") if isinstance(targets, Mapping) else targets
     if isinstance(labels, Tensor):
-        return labels
+        return integers(labels)
     raise ValueError(
         f"the targets are {shown(targets)} without labels: give the batch a key 'labels', or pass"
         " criterion=(outputs, batch) -> [rows]"

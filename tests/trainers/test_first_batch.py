@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset, default_collate
+from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
 
 from astkit import rng
 from astkit.datasets import Loader
@@ -18,6 +19,13 @@ from astkit.trainers import Budget, TrainConfig, Trainer
 from tests.datasets.transformed import Transformed, dimmed, noise
 
 DATA = TensorDataset(torch.randn(24, 8), torch.arange(24) % 3)
+
+
+class Named(nn.Linear):
+    """Takes its inputs and labels by name."""
+
+    def forward(self, input: Tensor, labels: Any = None) -> Tensor:
+        return super().forward(input)
 
 
 def trainer(data: Any = DATA, model: nn.Module | None = None, **options: Any) -> Trainer:
@@ -36,6 +44,64 @@ def test_inputs_that_the_model_refuses_are_named(inputs: Tensor, said: str, unch
     sentence = f"the model refused inputs of shape .*{said}.* pass data .* float32"
     with unchanged(run.model), pytest.raises(ValueError, match=sentence):
         run.run()
+
+
+# --- integer labels
+
+
+class Labelled(Dataset[Any]):
+    """Rows as mappings, with an attribute of all labels."""
+
+    def __init__(self, labels: Tensor) -> None:
+        self.labels = labels
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, row: int) -> dict[str, Tensor]:
+        return {"input": DATA.tensors[0][row], "labels": self.labels[row]}
+
+
+INTEGERS = [torch.uint8, torch.int16, torch.int32, torch.uint16, torch.uint32, torch.uint64]
+SETTINGS: dict[str, dict[str, Any]] = {
+    "dense": {},
+    "own criterion": {"criterion": nn.CrossEntropyLoss(reduction="none")},
+    "gate": {"policy": Gate(0.5, "contrast")},
+    "class_balanced": {"policy": "class_balanced"},
+    "auto": {"policy": "auto"},
+    "mappings": {"model": Named},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", INTEGERS)
+@pytest.mark.parametrize("name", SETTINGS)
+def test_labels_of_any_integer_type_train_alike(name: str, kind: torch.dtype) -> None:
+    runs = []
+    for dtype in (torch.int64, kind):
+        labels = DATA.tensors[1].to(dtype)
+        options = dict(SETTINGS[name])
+        data: Any = TensorDataset(DATA.tensors[0], labels)
+        if name == "mappings":
+            data = Labelled(labels)
+        with rng.isolated("cpu", 0):
+            model = options.pop("model", nn.Linear)(8, 3)
+        runs.append(trainer(data, model, **copy.deepcopy(options)))
+        runs[-1].run()
+    states = [run.model.state_dict() for run in runs]
+    assert all(states[0][key].equal(states[1][key]) for key in states[0])
+    assert runs[0].evaluate(runs[0].validation) == runs[1].evaluate(runs[1].validation)
+    assert "val_accuracy" in runs[1].history.epochs[-1]
+
+
+@pytest.mark.parametrize("kind", INTEGERS)
+def test_masks_of_any_integer_type(kind: torch.dtype) -> None:
+    images, masks = torch.randn(24, 1, 4, 4), (torch.arange(24 * 16) % 3).reshape(24, 4, 4)
+    pixels = nn.Conv2d(1, 3, 1)
+    losses = []
+    for dtype in (torch.int64, kind):
+        run = trainer(TensorDataset(images, masks.to(dtype)), copy.deepcopy(pixels))
+        losses.append(run.run().epochs[-1]["val_loss"])
+    assert losses[0] == losses[1]
 
 
 # --- float targets
