@@ -62,7 +62,6 @@ class Labelled(Dataset[Any]):
         return {"input": DATA.tensors[0][row], "labels": self.labels[row]}
 
 
-INTEGERS = [torch.uint8, torch.int16, torch.int32, torch.uint16, torch.uint32, torch.uint64]
 SETTINGS: dict[str, dict[str, Any]] = {
     "dense": {},
     "own criterion": {"criterion": nn.CrossEntropyLoss(reduction="none")},
@@ -73,7 +72,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", INTEGERS)
+@pytest.mark.parametrize("kind", [torch.int32, torch.uint16, torch.uint32])
 @pytest.mark.parametrize("name", SETTINGS)
 def test_labels_of_any_integer_type_train_alike(name: str, kind: torch.dtype) -> None:
     runs = []
@@ -93,7 +92,7 @@ def test_labels_of_any_integer_type_train_alike(name: str, kind: torch.dtype) ->
     assert "val_accuracy" in runs[1].history.epochs[-1]
 
 
-@pytest.mark.parametrize("kind", INTEGERS)
+@pytest.mark.parametrize("kind", [torch.uint8, torch.int16, torch.uint64])
 def test_masks_of_any_integer_type(kind: torch.dtype) -> None:
     images, masks = torch.randn(24, 1, 4, 4), (torch.arange(24 * 16) % 3).reshape(24, 4, 4)
     pixels = nn.Conv2d(1, 3, 1)
