@@ -43,6 +43,7 @@ def run(options: argparse.Namespace) -> None:
     from astkit.datasets.pools import read
     from astkit.files import write_atomic
     from astkit.gating.policies import aim
+    from astkit.gating.policies.draws import draw_systematic
 
     if options.rows is not None and options.rows < 1:
         raise ValueError(f"--rows is {options.rows}: give 1 or more")
@@ -53,7 +54,7 @@ def run(options: argparse.Namespace) -> None:
     choice = aim.aimed(pair)
     weights = torch.ones(len(pool)) if choice.weights is None else choice.weights
     most = max(1, int(len(pool) / float(weights.max())))
-    drawn = aim.draw(weights, options.rows or most, rng.generator(options.seed, "select"))
+    drawn = draw_systematic(weights, options.rows or most, rng.generator(options.seed, "select"))
     if pair.train.columns is not None and not pair.train.columns.all():
         apart = (name for name, shared in zip(names, pair.train.columns, strict=True) if not shared)
         say(f"not compared, as pool and target have no values in common: {', '.join(apart)}")

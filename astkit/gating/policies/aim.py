@@ -16,6 +16,7 @@ from astkit import rng
 from astkit.datasets.facts import paired_groups, read_alike
 from astkit.gating.features import IMAGES, TABLE, TEXTS, TOKENS, UNKNOWN, FeaturesOf, Rows
 from astkit.gating.forecast import Forecast, judge
+from astkit.gating.policies.draws import draw_systematic
 from astkit.gating.policies.last_loss import check_samples
 from astkit.gating.policy import Policy, PolicyCard, RunInfo, Selection
 from astkit.gating.ratio import (
@@ -113,7 +114,7 @@ class Aim(Policy):
         weights = self.drawn_by
         if self.stage == 1:  # the model is to be asked about rows that it has not learnt
             weights = weights.index_fill(0, to_ask(weights, run.seed), 0.0)
-        epoch = draw(weights, run.samples, rng.generator(run.seed, "aim", run.epoch))
+        epoch = draw_systematic(weights, run.samples, rng.generator(run.seed, "aim", run.epoch))
         first = run.samples * run.round // self.rounds
         return Selection(epoch[first : first + len(run.rows)])
 
@@ -241,7 +242,7 @@ def to_ask(drawn_by: Tensor, seed: int) -> Tensor:
     """
     once = float(drawn_by.sum() / drawn_by.max())
     count = min(ASKED, len(drawn_by) // 4, math.floor(once / 2))
-    return draw(drawn_by, count, rng.generator(seed, "aim", "asked"))
+    return draw_systematic(drawn_by, count, rng.generator(seed, "aim", "asked"))
 
 
 def sharpened(pair: Pair, drawn_by: Tensor, power: float, most: float = math.inf) -> Tensor:
@@ -300,18 +301,3 @@ def pair(train: Any, target: Any, features: FeaturesOf | None = None, seed: int 
                 f" target: pass at least {least}"
             )
     return made
-
-
-def draw(weights: Tensor, count: int, random: torch.Generator) -> Tensor:
-    """``count`` rows in random order, in proportion to ``weights [N]``: int64 ``[count]``.
-
-    Systematic sampling: a row comes its expected number of times, rounded up or down. Source:
-    Madow, "On the theory of systematic sampling, II", 1949.
-    """
-    order = torch.randperm(len(weights), generator=random)
-    ends = weights.double()[order].cumsum(0)
-    ends *= count / float(ends[-1])
-    start = torch.rand(1, dtype=torch.float64, generator=random)
-    places = torch.searchsorted(ends, start + torch.arange(count), right=True)
-    drawn = order[places.clamp_max(len(order) - 1)]
-    return drawn[torch.randperm(count, generator=random)]

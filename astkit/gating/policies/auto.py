@@ -13,7 +13,8 @@ from astkit import rng
 from astkit.datasets.facts import distinct_rows, paired_groups
 from astkit.gating.features import UNKNOWN, Rows
 from astkit.gating.policies.aim import FEWEST, FEWEST_TRAINED, Aim, Aimed
-from astkit.gating.policies.last_loss import LastLoss, draw_weighted
+from astkit.gating.policies.draws import draw_weighted
+from astkit.gating.policies.last_loss import LastLoss
 from astkit.gating.policy import PolicyCard, RunInfo, Selection, Visit
 
 SHORT, LONG = 12.0, 24.0

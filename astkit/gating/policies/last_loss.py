@@ -54,20 +54,6 @@ def ending(run: RunInfo, rounds: int, delta: float) -> bool:
     return run.epoch >= math.floor(delta * epochs + 1e-6)
 
 
-def draw_weighted(weight: Tensor, count: int, random: torch.Generator) -> Tensor:
-    """Draw ``count`` positions, one after the other, in proportion to ``weight [n]``; sorted.
-
-    Weights are clamped to at least 1e-30. Source: Efraimidis and Spirakis, "Weighted random
-    sampling with a reservoir" (2006).
-    """
-    keys = torch.empty(len(weight), dtype=torch.float64).exponential_(generator=random)
-    keys /= weight.double().clamp_min(1e-30)
-    first = keys.topk(min(count, len(keys)), largest=False, sorted=False).indices
-    drawn = torch.zeros(len(keys), dtype=torch.bool)
-    drawn[first] = True
-    return drawn.nonzero().squeeze(1)
-
-
 def labels_of_run(policy: Policy, run: RunInfo) -> Tensor:
     """The class labels of all samples, int64 ``[samples]``, numbered without gaps.
 

@@ -6,7 +6,7 @@ import torch
 
 from astkit import rng
 from astkit.gating.controllers import PART, check_count, check_number
-from astkit.gating.policies.last_loss import draw_weighted
+from astkit.gating.policies.draws import draw_weighted
 from astkit.gating.policy import Policy, PolicyCard, RunInfo, Scored, Selection
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from astkit import rng
+from astkit.gating.policies.draws import draw_systematic
 from astkit.gating.policies.given import check_cost, check_finite, check_length, check_values
 from astkit.gating.policy import Policy, PolicyCard, RunInfo, Selection
 
@@ -16,10 +17,10 @@ class Weighted(Policy):
     """Draws as many rows as the data have, each as often as its weight says, to within one draw.
 
     In an epoch of N rows, a row of weight w is expected ``N * w / sum(weights)`` times, and drawn
-    that often rounded down or up (systematic resampling); the order of the rows is shuffled before
-    the draw and after it. ``torch.utils.data.WeightedRandomSampler`` draws independently, which
-    leaves out more of the rows and takes at most 2**24 of them. Weights may be replaced between two
-    epochs, ``policy.weights = ...``, in all processes alike; they are part of a checkpoint.
+    that often rounded down or up (systematic resampling); the rows are shuffled before the draw
+    and after it. ``torch.utils.data.WeightedRandomSampler`` draws independently, which leaves out
+    more of the rows and takes at most 2**24 of them. Weights may be replaced between two epochs,
+    ``policy.weights = ...``, in all processes alike; they are part of a checkpoint.
 
     Args:
         weights: ``[samples]``, 0 or more, not all 0; of any scale.
@@ -58,21 +59,6 @@ class Weighted(Policy):
 
     def plan(self, run: RunInfo) -> Selection:
         check_length("weights", self._weights, run.samples)
-        random = rng.generator(run.seed, "weighted", run.epoch, run.round)
-        start = float(torch.rand((), generator=random, dtype=torch.float64))
-        rows = run.rows.repeat_interleave(count_draws(self._weights[run.rows], start))
-        rows = rows[torch.randperm(len(rows), generator=random)]
+        random = rng.generator(run.seed, "weighted", run.epoch)
+        rows = draw_systematic(self._weights, run.samples, random)
         return Selection(rows, normaliser=len(rows))
-
-
-def count_draws(weights: Tensor, start: float) -> Tensor:
-    """How often each row is drawn in n draws, int64 ``[n]``, from ``weights [n]``.
-
-    Row i is drawn once for each of the points ``start``, ``start + 1``, ... that lies below the sum
-    of the weights up to i and not below that of those before it, where all weights sum to n.
-    ``start`` is in [0, 1). In float64, since float32 cannot tell sums above 2**24 apart.
-    """
-    reached = weights.cumsum(0, dtype=torch.float64)
-    reached /= reached[-1].clone()  # the last one is 1 now, also where the last weights are 0
-    reached *= len(weights)
-    return reached.sub_(start).ceil_().diff(prepend=reached.new_zeros(1)).long()

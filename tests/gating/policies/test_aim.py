@@ -17,6 +17,7 @@ from astkit.gating.features import Rows
 from astkit.gating.forecast import Forecast
 from astkit.gating.policies import aim
 from astkit.gating.policies.aim import Aim
+from astkit.gating.policies.draws import draw_systematic
 from astkit.gating.ratio import Pair, input_ratio
 from tests.datasets.transformed import Transformed, dimmed, noise
 
@@ -72,7 +73,7 @@ def test_a_draw_equals_a_literal_one() -> None:
     for seed in range(20):
         weights = torch.rand(50, dtype=torch.float64) ** 3
         random = torch.Generator().manual_seed(seed)
-        found = aim.draw(weights, 50, random)
+        found = draw_systematic(weights, 50, random)
         random.manual_seed(seed)
         assert found.tolist() == literal_draw(weights.tolist(), 50, random)
 
@@ -87,7 +88,7 @@ def test_an_epoch_is_one_draw_in_four_parts() -> None:
             chosen = policy.plan(run_info(TAIL, BALANCED, epoch, part, seed=3))
             assert chosen is not None
             parts.append(chosen.index)
-        assert torch.cat(parts).equal(aim.draw(weights, N, rng.generator(3, "aim", epoch)))
+        assert torch.cat(parts).equal(draw_systematic(weights, N, rng.generator(3, "aim", epoch)))
 
 
 @pytest.fixture(scope="module")
@@ -235,7 +236,7 @@ def test_the_model_is_asked_about_the_rows_that_are_drawn(
     assert policy.flops > first.flops
     found = policy.drawn_by
     assert found is not None
-    assert chosen.index.equal(aim.draw(found, n, rng.generator(0, "aim", 0))[n * 3 // 4 :])
+    assert chosen.index.equal(draw_systematic(found, n, rng.generator(0, "aim", 0))[n * 3 // 4 :])
     if not left:
         assert found is early
         assert sum(asked) == n // 4 + M  # the rows of the test

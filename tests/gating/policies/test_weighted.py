@@ -37,11 +37,11 @@ def literal(weights: list[int], order: list[int], start: float) -> list[int]:
 
 @pytest.mark.parametrize("epoch", [0, 1, 7])
 def test_an_epoch_is_the_literal_rule_shuffled(epoch: int) -> None:
-    order = rng.permutation(N, 5)
-    random = rng.generator(3, "weighted", epoch, 0)
-    start = float(torch.rand((), generator=random, dtype=torch.float64))
+    random = rng.generator(3, "weighted", epoch)
+    order = torch.randperm(N, generator=random)
+    start = float(torch.rand(1, generator=random, dtype=torch.float64))
     expected = torch.tensor(literal(WEIGHTS, order.tolist(), start))
-    plan = Weighted(WEIGHTS, seed=3).plan(info(epoch, rows=order, seed=3))
+    plan = Weighted(WEIGHTS, seed=3).plan(info(epoch, seed=3))
     assert plan.index.equal(expected[torch.randperm(N, generator=random)])
     assert plan.scale.tolist() == [1.0] * N
 
