@@ -300,7 +300,7 @@ class Schedule:
         scored, phases = entry["scored"], entry["phases"]
         if not scored or not dense["trained"]:
             return
-        passes = sum(dense["phases"].get(name, 0.0) for name in ("forward", "backward"))
+        passes = sum(dense["phases"].get(name, 0.0) for name in ("forward", "backward", "graph"))
         training = passes / dense["trained"]
         choosing = (phases.get("score", 0.0) + phases.get("gate", 0.0)) / scored
         if not choosing:  # rows were scored for a plan

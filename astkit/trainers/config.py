@@ -51,6 +51,9 @@ class TrainConfig:
             scale, for accelerators without bf16).
         channels_last: use NHWC memory format for images and convolutions.
         compile: use torch.compile for the training pass.
+        graphs: record steps of each shape as a CUDA graph and replay them (experimental); "auto"
+            where a step is so short that launching its kernels takes longer than they do, in place
+            of ``compile``. See docs/speed.md.
         batch_size: rows per batch; ``None`` keeps the loader's.
         micro_batch: rows per forward pass; ``None`` for the whole batch. Halved after an
             out-of-memory error; without BatchNorm the gradients do not change.
@@ -74,6 +77,7 @@ class TrainConfig:
     precision: str = "fp32"
     channels_last: bool = False
     compile: bool = False
+    graphs: bool | str = False
     batch_size: int | None = None
     micro_batch: int | None = None
     accumulation_steps: int = 1
@@ -253,5 +257,6 @@ _CHOICES: dict[str, tuple[tuple[Any, ...], str]] = {
     "precision": (("fp32", "bf16", "fp16"), "fp32, bf16 or fp16"),
     "channels_last": _SWITCH,
     "compile": _SWITCH,
+    "graphs": ((True, False, "auto"), "True, False or auto"),
     "keep_memory": _SWITCH,
 }

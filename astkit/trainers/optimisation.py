@@ -19,6 +19,7 @@ from astkit.gating.losses import Criterion, row_losses
 from astkit.gating.selection import Predictions, predictions
 from astkit.profiling.ledger import Ledger
 from astkit.trainers.config import TrainConfig
+from astkit.trainers.graphs import LAUNCH_BOUND, StepGraphs, unsupported
 
 HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 FUSED = ("cpu", "cuda")  # devices whose fused AdamW skips a step on request
@@ -50,6 +51,8 @@ class Optimisation:
         lr: learning rate of the current batch, of the first parameter group; ``lr_scale`` scales
             all of them.
         pending: batches accumulated since the latest step.
+        undecided: whether `decide` is still to be called; ``graphs``: `StepGraphs`, or ``None``
+            where kernels are launched one by one; ``replayed``: steps that were replayed.
         schedule_steps: steps that the scheduler takes in the whole run, in proportion to the budget
             spent; ``None``: one after each optimizer step.
     """
@@ -104,13 +107,16 @@ class Optimisation:
             first = 2.0**9 if config.accumulation_steps > 1 else 2.0**16
             self.scaler = GradScaler(self.device.type, init_scale=first)
         self.watching = False
-        self.steps = self.skipped = self.pending = 0
+        self.steps = self.skipped = self.pending = self.replayed = 0
         self.schedule_steps: int | None = None
         self._scheduled = 0  # steps of the scheduler
         self._rows = self._lost = 0
         self._total: float | Tensor = 0.0  # normalisers of the accumulated batches
         self._summed = False  # whether gradients wait for division by the total
         self._broken: Tensor | None = None
+        self._unread = False  # whether a number on the CPU is treated as one on a device
+        self.undecided = bool(config.graphs)
+        self.graphs: StepGraphs | None = None
         self._predictions: list[Predictions] = []
         # fused kernels read a flag on the device, without synchronisation; MPS's did not
         self._parameters = list(self.model.parameters())
@@ -139,6 +145,10 @@ class Optimisation:
 
     def outputs(self, model: nn.Module, batch: Batch) -> Any:
         """Outputs of ``model`` in its current mode, computed in micro-batches."""
+        if self.graphs is not None and model is self.model and not torch.is_grad_enabled():
+            outputs = self._recorded(self.graphs.outputs, self._whole_pass, batch)
+            if outputs is not None:
+                return outputs
         alone = model is self.model is self.wrapped  # DistributedDataParallel exchanges buffers
         with self.autocast():
             return self.fitting(self._outputs, self.training_pass if alone else model, batch)
@@ -170,6 +180,8 @@ class Optimisation:
                     raise
             # outside the handler: the traceback references tensors that must be freed
             self.micro_batch = -(-size // 2)
+            if self.graphs is not None:
+                self.graphs.end("a batch is divided, since memory ran out")
             if self.device.type != "cpu":
                 torch.accelerator.empty_cache()
 
@@ -194,6 +206,10 @@ class Optimisation:
         until then.
         """
         self._predictions = []
+        if self.graphs is not None:
+            recorded = self._recorded_step(batch, weight, normaliser)
+            if recorded is not None:
+                return recorded
         try:
             losses = self.accumulate(batch, weight, normaliser)
         except ValueError as error:
@@ -282,6 +298,70 @@ class Optimisation:
             losses.backward(gradient)
         return values
 
+    # --- steps that are recorded ---
+
+    def decide(self, flops: float) -> None:
+        """Record the steps from here on, if ``config.graphs`` says so for one of ``flops``."""
+        self.undecided, automatic = False, self.config.graphs == "auto"
+        reason = unsupported(self)
+        if reason is not None:
+            if not automatic:
+                warnings.warn(f"graphs is True, but {reason}: no step is recorded", stacklevel=2)
+        elif not automatic or flops <= LAUNCH_BOUND:
+            self.graphs = StepGraphs(self.model, self.optimizer, self.device, self.ledger)
+            if automatic:  # compiling is for long steps
+                self.training_pass = self.wrapped
+
+    def _recorded_step(
+        self, batch: Batch, weight: Tensor | None, normaliser: float | Tensor | None
+    ) -> Tensor | None:
+        """As `train`, by a graph; ``None`` if the batch is not for one."""
+        assert self.graphs is not None
+        if normaliser is None:
+            normaliser = float(batch.rows) if weight is None else weight.sum()
+        empty = not isinstance(normaliser, Tensor) and not normaliser
+        if batch.rows < 2 or empty or self._rows or self.pending:
+            return None
+        taken, replayed = self.steps, self.graphs.replayed
+        done = self._recorded(self.graphs.step, self._whole_step, batch, weight, normaliser)
+        if done is None:
+            return None
+        losses, stepped = done
+        self.replayed += self.graphs.replayed - replayed
+        self.steps = taken + stepped
+        if stepped:
+            self._next_rate()
+        return losses
+
+    def _recorded(self, call: Callable[..., Any], *inputs: Any) -> Any:
+        """``call(*inputs)`` of `graphs`; ``None`` if a graph is not to be had."""
+        try:
+            return call(*inputs)
+        except BaseException as error:
+            self.model.zero_grad(set_to_none=True)
+            if not isinstance(error, Exception) or not out_of_memory(error):
+                raise
+        self.graphs.end("memory ran out")
+        return None
+
+    def _whole_step(
+        self, batch: Batch, weight: Tensor | None, normaliser: float | Tensor
+    ) -> tuple[Tensor, bool]:
+        """A step in which the host decides nothing; its losses, and whether weights changed."""
+        for parameter in self._parameters:  # so that backward writes gradients, not adds to them
+            parameter.grad = None
+        self._summed, self._unread = False, True
+        try:
+            losses = self._backward(batch, weight, _above_0(normaliser))
+            with self.ledger.phase("optimizer"):
+                return losses, self._step()
+        finally:
+            self._unread = False
+
+    def _whole_pass(self, batch: Batch) -> Any:
+        with self.autocast():
+            return self._call(self.training_pass, batch)
+
     def take_predictions(self) -> Predictions:
         """What the model predicted for the rows of the latest training batch."""
         parts, self._predictions = self._predictions, []
@@ -325,8 +405,8 @@ class Optimisation:
     def flush(self) -> None:
         """Step with the accumulated gradients; does nothing without rows or weight."""
         try:
-            if self._rows and self._has_weight():
-                self._step()
+            if self._rows and self._has_weight() and self._step():
+                self._next_rate()
         finally:  # a rejected gradient must not be accumulated further
             self._total, self._rows, self.pending = 0.0, 0, 0
 
@@ -334,11 +414,16 @@ class Optimisation:
         away = isinstance(self._total, Tensor) and self._total.device.type != "cpu"
         return away or float(self._total) != 0.0  # reading it from a device would wait
 
-    def _step(self) -> None:
+    def _next_rate(self) -> None:
+        if self.scheduler is not None and self.schedule_steps is None:
+            self._schedule(self._scheduled + 1)
+
+    def _step(self) -> bool:
+        """Divide, check and clip the gradients, and step; false if there are none."""
         groups = self.optimizer.param_groups
         trained = [p for group in groups for p in group["params"] if p.grad is not None]
         if not trained:  # the batch used none of the optimizer's parameters
-            return
+            return False
         if self.scaler is not None:
             self.scaler.unscale_(self.optimizer)
         gradients = [p.grad for p in trained]
@@ -366,8 +451,7 @@ class Optimisation:
                 self.optimizer.found_inf = self._broken.float()  # type: ignore[attr-defined]
             self.optimizer.step()
             self.steps += 1
-        if self.scheduler is not None and self.schedule_steps is None:
-            self._schedule(self._scheduled + 1)
+        return True
 
     def take_lost(self) -> int:
         """Rows whose gradients were discarded by skipped steps since the last call."""
@@ -376,9 +460,12 @@ class Optimisation:
 
     def _check_finite(self, value: Tensor, what: str) -> float:
         """Refuse a ``value`` that is not finite; returns it, or infinity if it stays unread."""
-        if value.device.type != "cpu" and self._flagged:
+        if self._flagged and (value.device.type != "cpu" or self._unread):
             broken = ~torch.isfinite(value)
-            self._broken = broken if self._broken is None else self._broken | broken
+            if self._broken is None:
+                self._broken = broken
+            else:
+                self._broken.logical_or_(broken)  # in place, since graphs write to it
             return math.inf
         number = value.item()
         if not math.isfinite(number):  # faster than torch.isfinite
@@ -391,7 +478,10 @@ class Optimisation:
             raise _not_finite("training loss or the gradient", "not finite")
 
     def release(self) -> None:
-        """Leave the optimizer and the gradients as they were before the run."""
+        """Leave the optimizer and the gradients as they were before the run; free the graphs."""
+        if self.graphs is not None:
+            self.graphs.drop()
+        self.graphs, self.undecided = None, bool(self.config.graphs)
         self._scale_lr(1.0)
         if hasattr(self.optimizer, "found_inf"):  # else it would never step again
             del self.optimizer.found_inf
@@ -407,6 +497,8 @@ class Optimisation:
 
     def load_weights(self, state: Mapping[str, Any]) -> None:
         """Restore what `weights` returned; raises ``ValueError`` for another optimizer."""
+        if self.graphs is not None:
+            self.graphs.drop()
         own, like = self.model.state_dict(), distributed.sharded_like
         self.model.load_state_dict({name: like(v, own[name]) for name, v in state["model"].items()})
         then = state["optimizer"]
@@ -446,6 +538,8 @@ class Optimisation:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore ``state``."""
+        if self.graphs is not None:
+            self.graphs.drop()
         self.model.zero_grad(set_to_none=True)
         self._broken = None
         self._total, self._rows, self.pending = 0.0, 0, 0

@@ -254,6 +254,8 @@ class Trainer:
                     " DataLoader of indexed(data)"
                 )
             cost = self.cost(batch)
+            if self.optimisation.undecided:
+                self.optimisation.decide(cost.training(batch.rows))
             with rng.isolated(self.device, self.config.seed, "step", self.step, *self._process):
                 self.optimisation.set_lr(self.progress)
                 result = self.train_batch(batch, self.batches.weight(batch))
