@@ -254,7 +254,7 @@ class StepGraphs:
     @contextmanager
     def _on_device(self, capturable: bool) -> Iterator[None]:
         """Learning rates as tensors, which a graph reads anew at each replay."""
-        groups = self.optimizer.param_groups
+        groups: list[dict[str, Any]] = self.optimizer.param_groups
         before = [
             {name: group[name] for name in ("lr", "capturable") if name in group}
             for group in groups

@@ -339,7 +339,7 @@ class Optimisation:
             return call(*inputs)
         except BaseException as error:
             self.model.zero_grad(set_to_none=True)
-            if not isinstance(error, Exception) or not out_of_memory(error):
+            if self.graphs is None or not out_of_memory(error):
                 raise
         self.graphs.end("memory ran out")
         return None

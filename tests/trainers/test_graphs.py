@@ -22,7 +22,7 @@ from torch.utils.data import TensorDataset
 from astkit import rng
 from astkit.datasets import Batch
 from astkit.trainers import Budget, TrainConfig, Trainer
-from astkit.trainers.graphs import LAUNCH_BOUND, SHAPES, WARMUP, StepGraphs, unsupported
+from astkit.trainers.graphs import LAUNCH_BOUND, SHAPES, WARMUP, StepGraphs
 
 GATE = {"name": "gate", "target_rate": 0.3, "controller": "top_k"}
 
@@ -199,10 +199,14 @@ def test_graphs_end_with_the_run_and_the_optimizer_is_as_before() -> None:
 def test_no_more_than_some_shapes_are_recorded() -> None:
     run = trainer()
     work = run.optimisation
-    with pytest.warns(UserWarning, match=f"more than {SHAPES} shapes"):
+
+    def train() -> None:
         for rows in [*range(2, SHAPES + 4)] * (WARMUP + 1):
             x, y = data()[:rows]
             work.train(Batch(None, x, y))
+
+    with pytest.warns(UserWarning, match=f"more than {SHAPES} shapes"):
+        train()
     assert work.graphs.sizes == SHAPES
 
 
@@ -305,6 +309,8 @@ def test_what_cannot_be_recorded_trains_as_before(cause: Any, reason: str) -> No
 class Moving(nn.Module):
     """Replaces its buffer in each step."""
 
+    mean: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.inner = network()
@@ -355,13 +361,15 @@ def test_a_batch_that_is_divided_ends_the_graphs(after: int) -> None:
     with rng.isolated("cpu", 2):
         model = Limited()
     run = trainer(model=model)
-    run.count_flops = Trainer.count_flops.__get__(run)
     model.limit = 1000 if after else 20
-    records = iter(run.steps())
-    with pytest.warns(UserWarning, match="graphs: "):
-        for number, _ in enumerate(records):
+
+    def train() -> None:
+        for number, _ in enumerate(run.steps()):
             if number + 1 == after:
                 model.limit = 20
+
+    with pytest.warns(UserWarning, match="graphs: "):
+        train()
     assert run.optimisation.micro_batch == 16
 
 
