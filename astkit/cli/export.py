@@ -13,8 +13,8 @@ from astkit.files import shipped
 
 EXPORT = """\
 Writes a notebook that needs neither an installation nor the internet, to be
-uploaded to Kaggle. Files that parameters name are taken along. Without a
-notebook, it is a template for a competition, from train.csv to submission.csv.
+uploaded to Kaggle. Files that parameters or code name are taken along. Without
+a notebook, it is a template for a competition, from train.csv to submission.csv.
 
 examples:
   astkit export notebooks/01_baseline_vs_gated.ipynb -o out/kaggle \\
@@ -56,4 +56,9 @@ def export(options: argparse.Namespace) -> None:
             raise ValueError(f"{name} has {len(values)} values: give one, a list as [0,1]")
         parameters[name] = values[0]
     path = kaggle.write(plan, parameters, options.out)
-    say(f"{path}: {path.stat().st_size / 1e3:.0f} kB")
+    size = path.stat().st_size
+    say(f"{path}: {size / 1e3:.0f} kB")
+    if size > kaggle.LARGEST:
+        say(f"Kaggle takes notebooks of up to {kaggle.LARGEST / 1e6:g} MB: export fewer files")
+    for missing in kaggle.needed_files(plan)[1]:
+        say(f"not taken along: {missing} (attach it to the notebook, and name its place there)")

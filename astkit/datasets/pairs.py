@@ -15,7 +15,6 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from astkit.datasets.sources import Layout, read_found, search_places
 from astkit.files import shipped
 
 FILE = "docs_pairs.jsonl.gz"
@@ -48,14 +47,8 @@ def in_validation(source: str) -> bool:
 
 
 def docs_pairs() -> list[TextPair]:
-    """The stored pairs, as they come with the package; of an export, from `search_places`.
-
-    Raises ``FileNotFoundError`` if the file is nowhere, and ``ValueError`` for a damaged file.
-    """
-    layouts = [Layout(FILE, lambda folder: read_pairs(folder / FILE))]
-    places = [shipped(f"data/{FILE}").parent, *search_places(None)]
-    pairs: list[TextPair] = read_found(FILE, layouts, places, "from the project's data/ folder")
-    return pairs
+    """The stored pairs, as they come with the package and its exports."""
+    return read_pairs(shipped(f"data/{FILE}"))
 
 
 def read_pairs(path: str | os.PathLike[str]) -> list[TextPair]:

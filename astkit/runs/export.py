@@ -10,12 +10,13 @@ import hashlib
 import inspect
 import io
 import os
+import re
 import tarfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from astkit.files import SHARE, write_atomic
+from astkit.files import SHARE, shipped, write_atomic
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 COMPETITION = Path(__file__).with_name("competition.ipynb")
 """Template of a competition: train.csv to submission.csv."""
 LOWEST_TORCH = (2, 9)  # as in pyproject.toml
-LARGEST = 1e6  # bytes of a file that a parameter names
+LARGEST = 1e6  # bytes of a file that is taken along, and of a notebook on Kaggle
+DATA = ("bikes.csv.gz", "docs_pairs.jsonl.gz", "docs_pairs.LICENSES.txt")  # of the folder data
 
 _PACKAGE = Path(__file__).parents[1]
 _FOLDED = {"jupyter": {"source_hidden": True}, "_kg_hide-input": True}  # JupyterLab and Kaggle
@@ -64,8 +66,10 @@ def build(notebook: Notebook, parameters: Mapping[str, Any]) -> NotebookNode:
     """The exported notebook: title, parameters, the package, and the other cells without outputs.
 
     Values are set at the end of the parameters cell, below the defaults with their comments. Files
-    that parameters name, relative to the notebook, become part of the archive. Results go to the
-    folder ``run`` if the notebook has a parameter ``out``. Equal files and values give equal bytes.
+    that parameters name, relative to the notebook, become part of the archive, and so do those of
+    `needed_files`, which are unpacked into the current folder. Results go
+    to the folder ``run`` if the notebook has a parameter ``out``. Equal files and values give equal
+    bytes.
     Raises ``ValueError`` for unknown parameters, files of more than `LARGEST` bytes, and code
     before the parameters.
     """
@@ -84,7 +88,9 @@ def build(notebook: Notebook, parameters: Mapping[str, Any]) -> NotebookNode:
         raise ValueError(f"{notebook.path}: the parameters cell must be the first code cell")
     source = cells[place].source if tagged else ""
     named = _named_files(notebook, {**notebook.defaults, **values})
-    text = archive({f"files/{name}/{path.name}": path for name, path in named.items()})
+    taken = {f"files/{name}/{path.name}": path for name, path in named.items()}
+    beside, _ = needed_files(notebook)
+    text = archive({**taken, **{f"beside/{name}": path for name, path in beside.items()}})
     digest = hashlib.sha256(text.encode()).hexdigest()
     values |= {n: f"astkit-{digest[:8]}/files/{n}/{path.name}" for n, path in named.items()}
     if values:
@@ -106,8 +112,9 @@ def build(notebook: Notebook, parameters: Mapping[str, Any]) -> NotebookNode:
 
 
 def archive(files: Mapping[str, Path]) -> str:
-    """The package and ``files`` (by name) as a tar.bz2 archive in base 85."""
-    contents = dict(files)
+    """The package, its data and ``files`` (by name) as a tar.bz2 archive in base 85."""
+    contents = {f"data/{name}": shipped(f"data/{name}") for name in DATA}
+    contents.update(files)
     for path in _PACKAGE.rglob("*.*"):
         name = f"astkit/{path.relative_to(_PACKAGE).as_posix()}"
         left_out = "/." in name or "__pycache__" in name or path.is_relative_to(SHARE)
@@ -126,12 +133,14 @@ def archive(files: Mapping[str, Path]) -> str:
 def unpack(digest: str, *lines: str) -> None:
     """Make the archive in ``lines`` importable; its code is copied into exported notebooks.
 
-    Raises ``RuntimeError`` if its SHA-256 is not ``digest``, or if astkit was imported before.
+    Files from beside the notebook are put into the current folder where they are missing. Raises
+    ``RuntimeError`` if its SHA-256 is not ``digest``, or if astkit was imported before.
     """
     import base64
     import hashlib
     import io
     import os
+    import shutil
     import sys
     import tarfile
 
@@ -143,6 +152,12 @@ def unpack(digest: str, *lines: str) -> None:
         # below Python 3.11.4 there is no filter, and extractall has no argument for it
         tar.extraction_filter = getattr(tarfile, "data_filter", None)
         tar.extractall(folder)
+    for place, _, names in os.walk(os.path.join(folder, "beside")):
+        target = os.path.relpath(place, os.path.join(folder, "beside"))
+        os.makedirs(target, exist_ok=True)
+        for name in names:
+            if not os.path.exists(os.path.join(target, name)):
+                shutil.copy(os.path.join(place, name), target)
     sys.path.insert(0, folder)
     import astkit
 
@@ -191,6 +206,39 @@ def _named_files(notebook: Notebook, parameters: Mapping[str, Any]) -> dict[str,
                 )
             files[name] = path
     return files
+
+
+def needed_files(notebook: Notebook) -> tuple[dict[str, Path], list[Path]]:
+    """Existing files that the notebook's code names or imports below its parameters.
+
+    Those that an export takes along are in the notebook's folder and have up to `LARGEST` bytes; by
+    their path from there. The others are listed.
+    """
+    folder = notebook.path.parent
+    taken, others = {}, []
+    for name in sorted(_names(notebook)):
+        package = folder / name.removesuffix(".py") / "__init__.py"
+        paths = package.parent.rglob("*.py") if os.path.isfile(package) else [folder / name]
+        for path in filter(os.path.isfile, paths):
+            if path.resolve().is_relative_to(folder) and path.stat().st_size <= LARGEST:
+                taken[path.resolve().relative_to(folder).as_posix()] = path
+            else:
+                others.append(path)
+    return taken, others
+
+
+def _names(notebook: Notebook) -> set[str]:
+    """Strings in the code below the parameters, and files of the modules that it may import."""
+    from astkit.runs.notebook import load
+
+    names: set[str] = set()
+    for cell in load(notebook.path).cells:
+        if cell.cell_type == "code" and "parameters" not in cell.metadata.get("tags", []):
+            names.update(re.findall(r"'([^'\n]+)'", cell.source))
+            names.update(re.findall(r'"([^"\n]+)"', cell.source))
+            for line in re.findall(r"^\s*(?:import|from)\s(.+)", cell.source, re.MULTILINE):
+                names.update(f"{word}.py" for word in re.findall(r"\w+", line))
+    return names - {"astkit.py"}  # the archive holds it
 
 
 def _strip(cell: NotebookNode) -> NotebookNode:

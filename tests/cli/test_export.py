@@ -42,6 +42,14 @@ def test_options_go_into_the_notebook(small: Path, capsys) -> None:
     assert settings(small) == {**defaults, **changed}
 
 
+def test_what_is_missing_is_said(small: Path, capsys) -> None:
+    sweeping.write(small, "open('large.bin')\nopen('../a/b.csv')", parameters=PARAMETERS)
+    (small.parent / "large.bin").write_bytes(bytes(1_000_001))
+    assert main(["export", str(small), "-o", str(small.parent / "out")]) == 0
+    _, missing = capsys.readouterr().out.splitlines()
+    assert missing.startswith(f"not taken along: {small.parent / 'large.bin'} (attach it")
+
+
 def test_a_competition_needs_no_notebook(tmp_path: Path) -> None:
     assert main(["export", "-o", str(tmp_path), "-p", "target=Survived"]) == 0
     assert "target = 'Survived'" in (tmp_path / "competition.ipynb").read_text()

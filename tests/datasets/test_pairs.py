@@ -68,17 +68,6 @@ def test_the_part_depends_on_the_words_alone(some):
     assert validating == (int.from_bytes(digest, "big") / 2**64 < 0.15)
 
 
-def test_where_the_frozen_file_is_looked_for(tmp_path, monkeypatch):
-    monkeypatch.setattr(pairs, "shipped", lambda name: tmp_path / "share" / pairs.FILE)
-    monkeypatch.setattr(pairs, "search_places", lambda root: [tmp_path / "input"])
-    with pytest.raises(FileNotFoundError, match=r"(?s)input .*from the project's data/ f"):
-        docs_pairs()
-    for n, folder in enumerate(("input/a-data-set/files", "share")):  # the package's own goes first
-        some = [TextPair("a", f"b{n}")]
-        written(tmp_path / folder / pairs.FILE, some)
-        assert docs_pairs() == some
-
-
 @pytest.mark.parametrize(
     "line",
     ["no json", "[1]", '{"source": "a"}', '{"source": "a", "target": "!!"}', '{"source": 1}'],

@@ -85,7 +85,7 @@ def test_every_notebook_can_be_exported_and_a_limit_is_named_where_it_is_held() 
         plan = notebook.read(path)
         book = export.build(plan, {"preset": "full"} if "preset" in plan.defaults else {})
         assert len(book.cells) == len(nbformat.read(path, 4).cells) + 2
-        assert len(nbformat.writes(book)) < 450_000
+        assert len(nbformat.writes(book)) < export.LARGEST
         if any("ASTKIT_TIME_BUDGET_H=8.5" in cell.source for cell in book.cells):
             limited.append(path.name[:2])
     assert limited == ["01", "co"]
@@ -142,16 +142,58 @@ def test_the_archive_and_named_files_are_unpacked_and_a_changed_one_is_refused(
     assert "another astkit was imported before: restart" in other.stderr
 
 
+# what the code of a notebook needs: its last cell, the files beside it, and what it prints
+NEEDS: dict[str, tuple[str, dict[str, str], str]] = {
+    "data of the package": (
+        "from astkit.datasets import texts\nprint(len(texts.documentation()) > 500_000)",
+        {},
+        "True",
+    ),
+    "a file": ("%time text = open('in/a.csv').read()\nprint(text)", {"in/a.csv": "x,y"}, "x,y"),
+    "modules": (
+        "import one, sys\nfrom two.inner import word\nprint(one.number, word)",
+        {"one.py": "number = 1", "two/__init__.py": "", "two/inner.py": "word = 'w'"},
+        "1 w",
+    ),
+}
+
+
+@pytest.mark.parametrize("need", NEEDS)
+def test_an_export_has_the_files_that_its_code_needs(need: str, tmp_path: Path) -> None:
+    code, files, printed = NEEDS[need]
+    path = write_notebook(tmp_path / "books" / "a.ipynb", code, parameters="x = 0")
+    for name, content in files.items():
+        (path.parent / name).parent.mkdir(exist_ok=True)
+        (path.parent / name).write_text(content)
+    first, package, last = sources(build(path))
+    package = package.partition("from astkit.runs import export")[0]  # imports torch
+    here = "import sys; sys.path.insert(0, '')"  # as in a kernel
+    done = run_cells(tmp_path / "empty", here, first, package, last.removeprefix("%time "))
+    assert done.stdout.splitlines() == [printed], done.stderr
+    kept = tmp_path / "empty" / next(iter(files), "x")
+    kept.write_text("print('changed')")
+    run_cells(tmp_path / "empty", package)
+    assert kept.read_text() == "print('changed')"  # a file that is there is not overwritten
+
+
 def test_files_beside_the_code_of_an_installation_are_left_out(monkeypatch) -> None:
     before = export.archive({})
     monkeypatch.setattr(export, "SHARE", ROOT / "astkit" / "widgets")
     assert len(export.archive({})) < len(before)
 
 
-def test_large_files_are_not_taken_along(named: Path) -> None:
+def test_large_files_are_not_taken_along(named: Path, tmp_path: Path) -> None:
     (named.parent / "found" / "table.bin").write_bytes(bytes(1_000_001))
     with pytest.raises(ValueError, match=r"results names .*table.bin, which has more than 1 MB"):
         build(named)
+    for name, size in (("out.bin", 1), ("books/large.bin", 1_000_001), ("books/small.bin", 9)):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(bytes(size))
+    code = "files = ['../out.bin', 'large.bin', 'small.bin', 'none.bin']"
+    plan = notebook.read(write_notebook(tmp_path / "books" / "a.ipynb", code, parameters="x = 0"))
+    taken, others = export.needed_files(plan)
+    assert list(taken) == ["small.bin"]
+    assert [path.name for path in others] == ["out.bin", "large.bin"]
 
 
 @pytest.fixture
