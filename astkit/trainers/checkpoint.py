@@ -36,7 +36,6 @@ PATIENCE = 6.0  # seconds; loader workers exit after their parent process dies
 EXPANSION, ALWAYS = 20, 64 << 20
 """A compressed file may expand to 20 times its size, or 64 MiB if that is larger."""
 _NAME = re.compile(r"\d+_step\d+\.json")
-_UNKNOWN = torch.complex128  # to safetensors
 _KIND = "$"  # key of JSON objects that encode types unknown to JSON
 
 
@@ -267,7 +266,10 @@ class _Packed:
             return value
         if isinstance(value, float):
             return value if math.isfinite(value) else {_KIND: "float", "value": repr(value)}
-        if isinstance(value, Tensor) and value.layout == torch.strided and value.dtype != _UNKNOWN:
+        if isinstance(value, Tensor) and value.is_complex():  # safetensors knows one type of four
+            parts = torch.view_as_real(value.detach().resolve_conj())
+            return {_KIND: "complex", "parts": self.pack(parts, place)}
+        if isinstance(value, Tensor) and value.layout == torch.strided:
             return {_KIND: "tensor", "name": self._name(value.detach(), place.strip("/"))}
         if isinstance(value, Mapping):
             if all(isinstance(key, str) for key in value) and _KIND not in value:
@@ -308,6 +310,8 @@ def _unpack(tree: Any, tensors: Mapping[str, Tensor]) -> Any:
         return {key: _unpack(part, tensors) for key, part in tree.items()}
     if kind == "tensor":
         return tensors[tree["name"]]
+    if kind == "complex":
+        return torch.view_as_complex(_unpack(tree["parts"], tensors))
     if kind == "float":
         return float(tree["value"])
     if kind == "tuple":

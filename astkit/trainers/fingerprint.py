@@ -194,7 +194,8 @@ def checksum(values: Any) -> list[float]:
     """Size, sum, and a sum weighted by position of each tensor in ``values``, in float64."""
     numbers: list[float] = []
     for tensor in tensors(values):
-        flat = tensor.detach().cpu().double().flatten()
+        real = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+        flat = real.detach().cpu().double().flatten()
         position = torch.arange(len(flat), dtype=torch.float64)
         numbers += [len(flat), float(flat.sum()), float((flat * (position * 0.7548).sin()).sum())]
     return numbers

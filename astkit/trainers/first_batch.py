@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from astkit import distributed, rng
 from astkit.datasets import BatchSource
-from astkit.datasets.batch import Batch, map_tensors
+from astkit.datasets.batch import Args, Batch, map_tensors
 from astkit.datasets.facts import class_labels
 from astkit.gating.losses import (
     Criterion,
@@ -40,16 +40,7 @@ def takes_classes(
     if not batch.rows:
         raise ValueError("a batch of the data is empty: remove empty batches from the loader")
     few, classes = batch.take(slice(0, 2)), False
-    try:
-        outputs = forward(few)
-    except RuntimeError as error:
-        if out_of_memory(error):
-            raise
-        kind = f" and {few.x.dtype}" if isinstance(few.x, Tensor) else ""
-        raise ValueError(
-            f"the model refused inputs of {shown(few.x)}{kind}: pass data of the shape and type"
-            f" that it takes, most models float32 ({error})"
-        ) from error
+    outputs = first_outputs(forward, few)
     if criterion is cross_entropy_rows:
         check_unshifted(lambda x: forward(few._replace(x=x, y=x)), few.x)
         if getattr(outputs, "loss", None) is None:
@@ -63,6 +54,28 @@ def takes_classes(
                 check_labels(labels, count)
     row_losses(criterion, outputs, few.y)
     return classes
+
+
+def first_outputs(forward: Callable[[Batch], Any], few: Batch) -> Any:
+    """Outputs of a model for its first rows; ``ValueError`` if it refuses them."""
+    refusals: tuple[type[Exception], ...] = (RuntimeError,)
+    if not isinstance(few.x, Tensor):  # which the model may not take at all
+        refusals = (AttributeError, LookupError, RuntimeError, TypeError)
+    try:
+        return forward(few)
+    except refusals as error:
+        if out_of_memory(error):
+            raise
+        inputs, remedy = shown(few.x), "pass data of the shape and type that it takes"
+        if isinstance(few.x, Tensor):
+            inputs, remedy = f"{inputs} and {few.x.dtype}", f"{remedy}, most models float32"
+        elif isinstance(few.x, Mapping):
+            remedy = "let its forward name the keys, or the data give pairs (x, y) of tensors"
+        elif isinstance(few.x, Args):
+            inputs = f"{len(few.x)} parts"
+            remedy = "let its forward take as many arguments, or the data give pairs (x, y)"
+        why = str(error).partition("\n")[0]
+        raise ValueError(f"the model refused inputs of {inputs}: {remedy} ({why})") from error
 
 
 def _check_probabilities(targets: Any) -> None:

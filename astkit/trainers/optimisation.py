@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -23,6 +24,7 @@ from astkit.trainers.graphs import LAUNCH_BOUND, StepGraphs, unsupported
 
 HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 FUSED = ("cpu", "cuda")  # devices whose fused AdamW skips a step on request
+NOTHING = "{}, so there is nothing to train: give the model parameters with requires_grad=True"
 LONE_ROW = "more than 1 value per channel"
 """Words of torch's error if BatchNorm cannot normalise a single row."""
 
@@ -80,11 +82,14 @@ class Optimisation:
                 f"micro_batch is {config.micro_batch}, but a model with fully_shard needs equally"
                 " many passes in every process: leave it None, or use DistributedDataParallel"
             )
+        _check_trainable(self.model, optimizer)
+        kinds = {parameter.device.type for parameter in self.model.parameters()}
+        real = all(parameter.is_floating_point() for parameter in self.model.parameters())
         self.optimizer = optimizer or torch.optim.AdamW(
             self.model.parameters(),
             lr=config.peak_lr,
             weight_decay=config.weight_decay,
-            fused=self.device.type in FUSED,
+            fused=self.device.type in FUSED and real,
         )
         _check_parameters(self.model, self.optimizer, criterion)
         self.scheduler = scheduler
@@ -103,6 +108,11 @@ class Optimisation:
         self.micro_batch = config.micro_batch
         self.scaler: GradScaler | None = None
         if config.precision == "fp16":
+            if not real:
+                raise ValueError(
+                    "precision is 'fp16', whose loss scale torch cannot take off gradients of"
+                    " complex parameters: give 'bf16' or 'fp32'"
+                )
             # losses of accumulated batches are summed, not averaged
             first = 2.0**9 if config.accumulation_steps > 1 else 2.0**16
             self.scaler = GradScaler(self.device.type, init_scale=first)
@@ -120,7 +130,6 @@ class Optimisation:
         self._predictions: list[Predictions] = []
         # fused kernels read a flag on the device, without synchronisation; MPS's did not
         self._parameters = list(self.model.parameters())
-        kinds = {parameter.device.type for parameter in self._parameters}
         fused = getattr(self.optimizer, "_step_supports_amp_scaling", False)
         self._flagged = bool(fused) and kinds <= {*FUSED}
 
@@ -295,6 +304,8 @@ class Optimisation:
                 gradient = weight.to(values.dtype) / divisor
             if self.scaler is not None:
                 gradient = self.scaler.scale(gradient)
+            if not losses.requires_grad:
+                raise ValueError(NOTHING.format("the loss depends on no parameter that is trained"))
             losses.backward(gradient)
         return values
 
@@ -424,6 +435,10 @@ class Optimisation:
         trained = [p for group in groups for p in group["params"] if p.grad is not None]
         if not trained:  # the batch used none of the optimizer's parameters
             return False
+        if isinstance(self.optimizer, torch.optim.Adam | torch.optim.AdamW):
+            for parameter in trained:  # of a sparse embedding, which these refuse
+                if parameter.grad.is_sparse:
+                    parameter.grad = parameter.grad.to_dense()
         if self.scaler is not None:
             self.scaler.unscale_(self.optimizer)
         gradients = [p.grad for p in trained]
@@ -578,6 +593,26 @@ def _above_0(total: float | Tensor) -> float | Tensor:
     if isinstance(total, Tensor):
         return torch.where(total == 0, 1.0, total)
     return total or 1.0
+
+
+def _check_trainable(model: nn.Module, optimizer: torch.optim.Optimizer | None) -> None:
+    """Raise ``ValueError`` if no parameter is trained, or for a step that wants a closure."""
+    if optimizer is None:
+        whose, parameters = f"the {type(model).__name__} has", list(model.parameters())
+    else:
+        whose = "the optimizer got"
+        parameters = [each for group in optimizer.param_groups for each in group["params"]]
+    if not any(each.requires_grad for each in parameters):
+        many = f"{len(parameters)} parameters, all frozen" if parameters else "no parameters"
+        raise ValueError(NOTHING.format(f"{whose} {many}"))
+    if optimizer is None:
+        return
+    for part in list(inspect.signature(type(optimizer).step).parameters.values())[1:]:
+        if part.default is part.empty and part.kind is part.POSITIONAL_OR_KEYWORD:
+            raise ValueError(
+                f"the step of the optimizer {type(optimizer).__name__} needs a {part.name}, which"
+                " evaluates a batch several times: pass one that does not, such as torch.optim.SGD"
+            )
 
 
 def _check_parameters(

@@ -10,7 +10,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
+from torch.utils.data import (
+    ConcatDataset,
+    DataLoader,
+    Dataset,
+    TensorDataset,
+    default_collate,
+)
 
 from astkit import rng
 from astkit.datasets import Loader
@@ -26,6 +32,11 @@ class Named(nn.Linear):
 
     def forward(self, input: Tensor, labels: Any = None) -> Tensor:
         return super().forward(input)
+
+
+class Reading(nn.Linear):
+    def forward(self, batch: Any) -> Tensor:  # type: ignore[override]
+        return super().forward(batch["pixels"])
 
 
 def trainer(data: Any = DATA, model: nn.Module | None = None, **options: Any) -> Trainer:
@@ -44,6 +55,39 @@ def test_inputs_that_the_model_refuses_are_named(inputs: Tensor, said: str, unch
     sentence = f"the model refused inputs of shape .*{said}.* pass data .* float32"
     with unchanged(run.model), pytest.raises(ValueError, match=sentence):
         run.run()
+
+
+def mapped(key: str) -> Any:
+    rows = [{key: x, "labels": y} for x, y in DATA]
+    return ConcatDataset([rows])  # type: ignore[arg-type, list-item]
+
+
+PLAIN: dict[str, tuple[nn.Module, Any, str]] = {
+    "a layer": (nn.Linear(8, 3), mapped("x"), "a mapping with keys x, labels: let its forward"),
+    "layers": (
+        nn.Sequential(nn.Flatten(), nn.Linear(8, 3)),
+        mapped("pixels"),
+        "a mapping with keys pixels, labels: let its forward name the keys",
+    ),
+    "another key": (Named(8, 3), mapped("inputs"), "a mapping with keys inputs, labels: let its"),
+    "a key that is read": (Reading(8, 3), mapped("ids"), "a mapping with keys ids, labels: let"),
+    "a mapping and targets": (
+        nn.Linear(8, 3),
+        ConcatDataset([[({"x": x}, y) for x, y in DATA]]),  # type: ignore[arg-type, list-item]
+        r"a mapping with keys x: .* or the data give pairs \(x, y\) of tensors",
+    ),
+    "two inputs": (
+        nn.Linear(8, 3), TensorDataset(*DATA.tensors[:1], *DATA.tensors), "2 parts: let its forward"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_a_mapping_to_a_plain_layer_is_one_sentence(name: str) -> None:
+    model, data, said = PLAIN[name]
+    with pytest.raises(ValueError, match=f"the model refused inputs of {said}") as caught:
+        trainer(data, model).run()
+    assert "\n" not in str(caught.value)
 
 
 # --- integer labels

@@ -7,6 +7,7 @@ import math
 import warnings
 from collections.abc import Iterator
 from itertools import accumulate
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,9 +23,9 @@ from torch.utils.data import TensorDataset
 from astkit import rng
 from astkit.datasets import Batch
 from astkit.gating import Gate, Policy, Selection, cross_entropy_rows
-from astkit.trainers import TrainConfig, Trainer
+from astkit.trainers import Checkpoints, TrainConfig, Trainer
 from astkit.trainers.optimisation import Optimisation
-from tests.trainers.states import flagged, same
+from tests.trainers.states import flagged, leave_after, same
 
 SPLIT = (5, 11, 2, 7)  # the rows of four batches that add up to one of 25, as a gate leaves them
 STEPS = 5
@@ -623,3 +624,147 @@ def test_a_scheduler_that_needs_a_metric_is_refused() -> None:
     plateau: Any = ReduceLROnPlateau(optimizer)
     with pytest.raises(ValueError, match="ReduceLROnPlateau, which needs a metric"):
         Optimisation(model, TrainConfig(), cross_entropy_rows, optimizer, plateau)
+
+
+# --- unusual parameters ---
+
+
+class Complex(nn.Module):
+    """Moduli of a complex linear map, with a real last layer or without."""
+
+    def __init__(self, dtype: torch.dtype, last: bool) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(6, 4, dtype=dtype))
+        self.last = nn.Linear(4, 4).to(torch.float64) if last else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last((x.to(self.weight.dtype) @ self.weight).abs().double())
+
+
+class Bag(nn.Module):
+    """A sparse table of words, or its dense twin."""
+
+    def __init__(self, kind: type[nn.Embedding] | type[nn.EmbeddingBag], sparse: bool) -> None:
+        super().__init__()
+        self.words, self.last = kind(20, 4, sparse=sparse).double(), nn.Linear(4, 4).double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        found = self.words(x)
+        return self.last(found if found.ndim == 2 else found.mean(1))
+
+
+class Looked(Bag):
+    """By torch's function in place of its module."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(F.embedding(x, self.words.weight, sparse=self.words.sparse).sum(1))
+
+
+UNUSUAL: dict[str, Any] = {
+    "complex64": lambda twin: Complex(torch.complex64, False),
+    "complex128": lambda twin: Complex(torch.complex128, False),
+    "complex and real": lambda twin: Complex(torch.complex64, True),
+    "sparse": lambda twin: Bag(nn.Embedding, not twin),
+    "sparse sums": lambda twin: Bag(nn.EmbeddingBag, not twin),
+    "sparse by a function": lambda twin: Looked(nn.Embedding, not twin),
+}
+
+
+@pytest.mark.parametrize("many", [1, 2])
+@pytest.mark.parametrize("name", UNUSUAL)
+def test_complex_and_sparse_parameters_train_as_a_plain_loop(name: str, many: int) -> None:
+    """A dense twin's with AdamW, of complex numbers as of pairs of real ones."""
+    x = torch.randint(0, 20, (25, 6)) if "sparse" in name else torch.randn(25, 6).double()
+    y = torch.arange(25) % 4
+    with rng.isolated("cpu", 0):
+        model = UNUSUAL[name](False)
+    twin = UNUSUAL[name](True)
+    twin.load_state_dict(model.state_dict())
+    work = made(model, weight_decay=0.1, clip_norm=0.05, accumulation_steps=many)
+    optimizer = torch.optim.AdamW(twin.parameters(), lr=1e-2, weight_decay=0.1)
+    for _ in range(4):
+        for rows in range(many):
+            train(work, x[rows::many], y[rows::many])
+        optimizer.zero_grad()
+        F.cross_entropy(twin(x), y).backward()
+        nn.utils.clip_grad_norm_(twin.parameters(), 0.05)
+        optimizer.step()
+    for one, other in zip(model.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", UNUSUAL)
+@pytest.mark.filterwarnings("error")
+def test_complex_and_sparse_parameters_are_resumed(name: str, tmp_path: Path) -> None:
+    x = torch.randint(0, 20, (24, 6)) if "sparse" in name else torch.randn(24, 6).double()
+    data = TensorDataset(x, torch.arange(24) % 4)
+
+    def run(folder: str, resume: bool = False) -> Trainer:
+        with rng.isolated("cpu", 0):
+            model = UNUSUAL[name](False)
+        kept = Checkpoints(tmp_path / folder, every=1)
+        return Trainer(
+            model, data, epochs=2, batch_size=8, device="cpu", checkpoints=kept, resume=resume
+        )
+
+    whole = run("whole")
+    whole.run()
+    leave_after(run("cut"), 5)  # with the record of an epoch
+    resumed = run("cut", resume=True)
+    assert resumed.step == 4
+    resumed.run()
+    assert same_bits(whole.model, resumed.model)
+
+
+def test_a_loss_scale_and_complex_parameters_are_one_sentence() -> None:
+    with pytest.raises(ValueError, match=r"precision is 'fp16'.* complex parameters: give 'bf16'"):
+        made(Complex(torch.complex64, True), precision="fp16")
+
+
+class Searching(torch.optim.SGD):
+    """Evaluates the loss several times, as line searches do."""
+
+    def step(self, closure: Any) -> Any:  # type: ignore[override]
+        return closure()
+
+
+@pytest.mark.parametrize(
+    "optimizer", [torch.optim.LBFGS, type("Own", (torch.optim.LBFGS,), {}), Searching]
+)
+def test_an_optimizer_that_needs_a_closure_is_one_sentence(optimizer: Any) -> None:
+    model = network()
+    with pytest.raises(ValueError, match=f"optimizer {optimizer.__name__} needs a closure, "):
+        made(model, optimizer=optimizer(model.parameters()))
+
+
+class Detached(nn.Linear):
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(input).detach()
+
+
+def frozen(model: nn.Module) -> nn.Module:
+    return model.requires_grad_(False)
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (nn.Identity(), "the Identity has no parameters"),
+        (nn.Sequential(nn.Flatten(), nn.ReLU()), "the Sequential has no parameters"),
+        (frozen(nn.Linear(6, 4)), "the Linear has 2 parameters, all frozen"),
+        (frozen(network()), "the Sequential has 4 parameters, all frozen"),
+        (Detached(6, 4), "the loss depends on no parameter that is trained"),
+    ],
+)
+def test_a_model_without_anything_to_train_is_one_sentence(model: nn.Module, said: str) -> None:
+    with pytest.raises(ValueError, match=f"{said}, so there is nothing to train: give the model"):
+        train(made(model), torch.randn(8, 6), torch.arange(8) % 4)
+
+
+def test_an_optimizer_of_frozen_parameters_alone_is_one_sentence() -> None:
+    model = network()
+    frozen(model[0])
+    groups = [{"params": [each]} for each in model[0].parameters()]
+    for parameters in (model[0].parameters(), groups):
+        with pytest.raises(ValueError, match="the optimizer got 2 parameters, all frozen, so the"):
+            made(model, optimizer=torch.optim.SGD(parameters, lr=0.1))
