@@ -88,10 +88,7 @@ REGISTRIES: dict[str, dict[str, str]] = {
         "fashion_mnist": "astkit.tasks.images:fashion_mnist",
         "language": "astkit.tasks.language:language",
         "text": "astkit.tasks.text:text",
-        "regression": "astkit.tasks.tables:diabetes",
-        "imbalanced": "astkit.tasks.tables:imbalanced",
         "series": "astkit.tasks.series:oscillations",
-        "forecast": "astkit.tasks.series:forecast",
         "sound": "astkit.tasks.sound:sound",
     },
     "dataset": {

@@ -1,6 +1,6 @@
-"""Policies in the training loops of other libraries; each module is imported only on request.
+"""State of a policy for the checkpoints of other libraries' loops; recipes: docs/loops.md.
 
-``from astkit.integrations.lightning import PolicyCallback`` and so on; see docs/loops.md.
+transformers has a trainer of its own, ``astkit.integrations.huggingface.PolicyTrainer``.
 """
 
 from __future__ import annotations
@@ -12,16 +12,18 @@ from astkit.gating import Policy
 from astkit.trainers.fingerprint import check_same, plain
 
 
-def saved(policy: Policy, epoch_over: bool = False) -> dict[str, Any]:
+def saved(policy: Policy, epoch_over: bool | None = None) -> dict[str, Any]:
     """State of ``policy`` and of the current iteration of its sampler, for a checkpoint.
 
-    ``epoch_over``: whether the last batch of the iteration was trained on. Of several processes,
-    each must call this.
+    ``epoch_over``: whether the last batch of the iteration was trained on; by default, whether all
+    of its rows were, which is not so of a loader with ``drop_last``. Of several processes, each
+    must call this.
     """
     policy.exchange()
-    iteration = None
-    if policy._sampler is not None and policy.begun and not epoch_over:
-        iteration = policy._sampler.iteration()
+    sampler, iteration = policy._sampler, None
+    if sampler is not None and policy.begun:
+        over = sampler.over(1) if epoch_over is None else epoch_over
+        iteration = None if over else sampler.iteration()
     return {"policy": policy.state_dict(), "iteration": iteration, "made": settings(policy)}
 
 

@@ -204,7 +204,7 @@ class PolicyTrainer(Trainer):
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         super()._save_checkpoint(model, trial)
-        state = saved(self.policy)
+        state = saved(self.policy, epoch_over=False)
         if self.is_world_process_zero():
             folder = Path(self._get_output_dir(trial)) / f"checkpoint-{self.state.global_step}"
             checkpoint.write(folder / STATE, state)

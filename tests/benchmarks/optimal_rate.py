@@ -53,7 +53,6 @@ class Goal(NamedTuple):
 GOALS = {
     "digits": Goal(0.965, 12, 1e-3),
     "series": Goal(0.92, 5, 1e-3),
-    "forecast": Goal(0.42, 3, 1e-3),
 }
 Run = dict[str, Any]
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.data import DataLoader
 
-from astkit import Gate, Policy, RandomSubset, TrainConfig, Trainer
+from astkit import Gate, Policy, RandomSubset, TrainConfig, Trainer, indexed
 from astkit.gating.policies.infobatch import InfoBatch
 from astkit.integrations import restore, saved, settings
 from tests.integrations.loops import assert_same
@@ -27,7 +28,7 @@ def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         (source,) = (block for needs, block in blocks(page) if needs == package)
         names: dict[str, Any] = {"__name__": "__main__"}
         exec(compile(blocks(page)[0][1], "setting", "exec"), names)
-        names["before"] = copy.deepcopy(names["model"])
+        names |= {name: copy.deepcopy(names["model"]) for name in ("before", "fresh")}
         exec(compile(source, package, "exec"), names)
         return names
 
@@ -44,18 +45,28 @@ def own_loop(names: dict[str, Any], policy: Any) -> Any:
     return model
 
 
-def test_lightning(example: Any) -> None:
+def test_lightning(example: Any, tmp_path: Path) -> None:
     names = example("lightning")
     assert_same(names["model"], own_loop(names, InfoBatch()))
-    state = names["trainer"].callbacks[0].state_dict()
-    assert state["iteration"] is None
-    callback = names["PolicyCallback"](InfoBatch())
-    callback.load_state_dict(state)
-    assert callback.policy.begun == 4
-    assert torch.equal(callback.policy.losses, names["policy"].losses)
+    from lightning.pytorch.callbacks import ModelCheckpoint
+
+    def fit(path: Path | None = None, **saving: Any) -> Any:
+        policy, model = InfoBatch(), copy.deepcopy(names["fresh"])
+        policy.sized = False
+        sampler = policy.sampler(names["train"], epochs=4)
+        loader = DataLoader(indexed(names["train"]), batch_size=64, sampler=sampler)
+        options = {"callbacks": [ModelCheckpoint(tmp_path, "{step}", **saving)] if saving else []}
+        run = names["L"].Trainer(max_epochs=4, logger=False, **options)
+        run.fit(names["Classifier"](model, policy), loader, ckpt_path=path)
+        return model
+
+    whole = fit(every_n_train_steps=7, save_top_k=-1)
+    assert_same(whole, names["model"])
+    for step in (7, 35):
+        assert_same(fit(tmp_path / f"step={step}.ckpt"), whole, atol=0)
 
 
-def test_accelerate(example: Any) -> None:
+def test_accelerate(example: Any, tmp_path: Path) -> None:
     names = example("accelerate")
     assert_same(names["model"], own_loop(names, RandomSubset(0.25)))
     policy = names["policy"]
@@ -63,6 +74,14 @@ def test_accelerate(example: Any) -> None:
     names["accelerator"].load_state("checkpoint")
     assert policy.begun == 4
     assert len(list(policy._sampler)) == 375  # all rows of another epoch
+    policy.begun, rows = 0, []
+    for number, (index, _) in enumerate(names["loader"]):
+        policy.mean(torch.ones(len(index)), index)
+        rows.append(index.tolist())
+        if number == 1:
+            names["accelerator"].save_state("within")
+    names["accelerator"].load_state("within")
+    assert [index.tolist() for index, _ in names["loader"]] == rows[2:]
 
 
 def test_transformers(example: Any) -> None:
