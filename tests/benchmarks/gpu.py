@@ -12,7 +12,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from torch.profiler import ProfilerActivity, profile
 
 from astkit import models
-from astkit.datasets import Loader
+from astkit.datasets import Images, Loader
 from astkit.files import write_json
 from astkit.gating import Gate
 from astkit.profiling import EnergyMeter, interleaved
@@ -40,16 +40,24 @@ ROWS = 50_000  # of an epoch, as CIFAR-10 has
 EPOCH = ROWS // BATCH
 RATIOS = (
     ("dense", "raw"),
-    ("gate", "raw gate"),
     ("dense", "dense, fast"),
     ("gate", "dense"),
     ("gate, fast", "dense, fast"),
 )
 POLICIES = {"dense": None, "top_k": {"name": "gate", "target_rate": RATE, "controller": "top_k"}}
-FAST: dict[str, Any] = {"precision": "bf16", "channels_last": True, "compile": True}
-GATE_RATE, WINDOWS, WINDOW_S, PROFILED = 0.1, 15, 0.3, 10
+HALF: dict[str, Any] = {"precision": "bf16", "channels_last": True}
+FAST = {**HALF, "graphs": True}
+COMPILED = {**HALF, "compile": True}
+GATE_RATE, WINDOWS, WINDOW_S = 0.1, 15, 0.3
+FIRST, TIMED, PROFILED = 12, 4, 5  # steps before the windows
 LIMIT_S = 540.0
 DEVICE = torch.device("cuda")
+
+
+@cache
+def noise(rows: int) -> Images:
+    """Images of noise, made once."""
+    return synthetic(rows)
 
 
 def network(name: str) -> nn.Module:
@@ -68,27 +76,22 @@ def training(
     **settings: Any,
 ) -> Any:
     """A trainer of a network on noise that lies on the GPU; it reports once in 1,000 batches."""
-    loader = Loader(synthetic(batches * size), size, normalize=STATS, resident=True)
+    loader = Loader(noise(batches * size), size, normalize=STATS, resident=True)
     config = TrainConfig(report_every=1000, **settings)
     return make(network(name), loader, policy=policy, budget=ENDLESS, config=config, device=DEVICE)
 
 
-def raw(name: str, size: int, rate: float = 1.0) -> Iterator[None]:
-    """A plain training loop on the same data; below a ``rate`` of 1 with a gate by loss."""
-    data = synthetic(ROWS // size * size)
+def raw(name: str, size: int) -> Iterator[None]:
+    """A plain training loop on the same data."""
+    data = noise(ROWS // size * size)
     images, labels = data.images.to(DEVICE), data.labels.to(DEVICE)
     mean, std = (torch.tensor(each, device=DEVICE).view(3, 1, 1) for each in STATS)
-    model, kept = network(name).to(DEVICE), round(rate * size)
+    model = network(name).to(DEVICE)
     parameters = list(model.parameters())
     adamw = torch.optim.AdamW(parameters, lr=1e-3, fused=True)
     while True:
         for rows in torch.randperm(len(labels)).to(DEVICE).split(size):
             x, y = (images[rows].float() / 255 - mean) / std, labels[rows]
-            if kept < size:
-                with torch.no_grad():
-                    losses = F.cross_entropy(model(x), y, reduction="none")
-                few = losses.topk(kept).indices
-                x, y = x[few], y[few]
             adamw.zero_grad(set_to_none=True)
             F.cross_entropy(model(x), y).backward()
             nn.utils.clip_grad_norm_(parameters, 1.0)
@@ -101,22 +104,18 @@ def top_k() -> Gate:
     return Gate(GATE_RATE, controller="top_k")
 
 
-def arms(name: str, size: int) -> dict[str, Iterator[Any]]:
-    """Endless steps of each way of training."""
+def trainers(name: str, size: int) -> dict[str, Trainer]:
+    """A trainer for each way of training."""
     ways: dict[str, tuple[Any, dict[str, Any]]] = {
         "dense": (None, {}),
         "dense, fast": (None, FAST),
         "gate": (top_k(), {}),
         "gate, fast": (top_k(), FAST),
     }
-    steps: dict[str, Iterator[Any]] = {
-        "raw": raw(name, size),
-        "raw gate": raw(name, size, GATE_RATE),
+    return {
+        way: training(policy, ROWS // size, name, size=size, **settings)
+        for way, (policy, settings) in ways.items()
     }
-    for way, (policy, settings) in ways.items():
-        trainer = training(policy, ROWS // size, name, size=size, **settings)
-        steps[way] = (each for each in trainer.steps() if each.phase == "train")
-    return steps
 
 
 def kernel_seconds(steps: Iterator[Any]) -> float:
@@ -131,27 +130,40 @@ def kernel_seconds(steps: Iterator[Any]) -> float:
 
 def steps_of(name: str, size: int) -> Part:
     """Seconds of a step of each arm, in windows of `WINDOW_S` that take turns."""
-    windows, counts, found = {}, {}, arms(name, size)
-    for way, steps in found.items():
-        advance(steps, WARMUP)
+    trained = trainers(name, size)
+    arms: dict[str, Iterator[Any]] = {"raw": raw(name, size)}
+    for way, trainer in trained.items():
+        arms[way] = (each for each in trainer.steps() if each.phase == "train")
+    windows, counts = {}, {}
+    for way, steps in arms.items():
+        advance(steps, FIRST)
         torch.cuda.synchronize()
         start = time.perf_counter()
-        advance(steps, WARMUP)
+        advance(steps, TIMED)
         torch.cuda.synchronize()
-        taken = (time.perf_counter() - start) / WARMUP
+        taken = (time.perf_counter() - start) / TIMED
         counts[way] = max(1, round(WINDOW_S / taken))
         windows[way] = partial(advance, steps, counts[way])
     times = interleaved(windows, rounds=WINDOWS, warmup=1, synchronize=synchronizer(DEVICE))
     seconds = {way: [s / counts[way] for s in times.seconds[way]] for way in windows}
     medians = {way: statistics.median(values) for way, values in seconds.items()}
-    busy = {way: kernel_seconds(found[way]) / medians[way] for way in ("dense", "gate", "raw")}
+    busy = {way: kernel_seconds(arms[way]) / medians[way] for way in ("dense", "gate")}
     ratios = {}
     for above, below in RATIOS:
         pairs = zip(seconds[above], seconds[below], strict=True)
         ratios[f"{above} / {below}"] = bench.figure(
             f"{name}, {size}: {above} / {below}", [a / b for a, b in pairs], "seconds of a step"
         )
-    return {"seconds": medians, "ratios": ratios, "busy": busy}
+    work = {way: trainer.optimisation for way, trainer in trained.items() if "fast" in way}
+    replayed = {way: each.replayed / each.steps for way, each in work.items()}
+    reasons = {way: each.graphs and each.graphs.reason for way, each in work.items()}
+    return {
+        "seconds": medians,
+        "ratios": ratios,
+        "busy": busy,
+        "replayed": replayed,
+        "reasons": reasons,
+    }
 
 
 @contextmanager
@@ -186,11 +198,11 @@ def overhead(rounds: int = ROUNDS) -> Part:
 
 
 def half_and_compiled(rounds: int = ROUNDS) -> Part:
-    """Seconds of `STEPS` steps in fp32 over those with `FAST`, and the compiled losses."""
+    """Seconds of `STEPS` steps in fp32 over those with `COMPILED`, and the compiled losses."""
     arms: dict[str, Callable[[], None]] = {}
     trainers = {}
     for name, policy in POLICIES.items():
-        for kind, settings in (("fp32", {}), ("bf16, compiled", FAST)):
+        for kind, settings in (("fp32", {}), ("bf16, compiled", COMPILED)):
             trainer = trainers[f"{name}, {kind}"] = training(policy, STEPS, **settings)
             records = (each for each in trainer.steps() if each.phase == "train")
             arms[f"{name}, {kind}"] = partial(advance, records, STEPS)
@@ -214,10 +226,8 @@ def joules(name: str, size: int = BATCH, fast: bool = False) -> Part:
         for way, policy in (("dense", None), ("gate", gate))
     }
     steps = dict.fromkeys(runs, 0)
-    for way in runs:
-        advance(runs[way], WARMUP)
     for way in list(runs) * STRETCHES:
-        advance(runs[way], WARMUP)
+        advance(runs[way], FIRST)
         torch.cuda.synchronize()
         start = time.perf_counter()
         with meter.window(way):
@@ -281,24 +291,23 @@ def main(arguments: list[str] | None = None) -> None:
         torch.cuda.empty_cache()
 
 
+SIZES = (
+    ("simplified_vit", 512),
+    ("resnet9", 512),
+    ("simple_cnn", BATCH),
+    ("simplified_vit", 2048),
+    ("simplified_vit", BATCH),
+    ("resnet9", 2048),
+    ("resnet9", BATCH),
+    ("digits_cnn", BATCH),
+)
 PARTS: dict[str, tuple[Callable[..., Part], float]] = {
+    **{f"steps, {name}, {size}": (partial(steps_of, name, size), 40.0) for name, size in SIZES[:2]},
     **{
-        f"steps, {name}, {size}": (partial(steps_of, name, size), 60.0)
-        for name, size in (
-            ("simplified_vit", 512),
-            ("resnet9", 512),
-            ("simplified_vit", 2048),
-            ("resnet9", 2048),
-        )
-    },
-    **{
-        f"joules, {name}, 512": (partial(joules, name, 512, fast=True), 50.0)
+        f"joules, {name}, 512": (partial(joules, name, 512, fast=True), 40.0)
         for name in ("simplified_vit", "resnet9")
     },
-    **{
-        f"steps, {name}, {BATCH}": (partial(steps_of, name, BATCH), 50.0)
-        for name in ("simplified_vit", "resnet9", "simple_cnn")
-    },
+    **{f"steps, {name}, {size}": (partial(steps_of, name, size), 40.0) for name, size in SIZES[2:]},
     "waits": (waits, 10.0),
     "overhead": (overhead, 40.0),
     "half_and_compiled": (half_and_compiled, 60.0),

@@ -28,7 +28,7 @@ from astkit.stamp import describe, stamp
 from astkit.trainers import TrainConfig, Trainer, graphs
 from tests.benchmarks import bench, gpu
 from tests.benchmarks.bench import BATCH, ENDLESS, advance
-from tests.benchmarks.gpu import FAST, Part, synchronising_raises, training
+from tests.benchmarks.gpu import COMPILED, Part, synchronising_raises, training
 
 STEPS, WARMUP, WAITING, ROUNDS, BATCHES = 200, 20, 40, 15, 1000
 NETWORKS = ("simple_cnn", "simplified_vit", "resnet9")
@@ -141,7 +141,10 @@ def equal(name: str, way: str) -> Part:
 def other_modes(name: str, way: str) -> Part:
     """Losses of bf16, and of compiled steps, recorded and not."""
     found: Part = {}
-    for mode, settings in {"bf16": MODES["bf16, channels_last"], "bf16, compiled": FAST}.items():
+    for mode, settings in {
+        "bf16": MODES["bf16, channels_last"],
+        "bf16, compiled": COMPILED,
+    }.items():
         usual, recorded = (trained(name, way, each, 60, **settings) for each in (False, True))
         means = [float(each["losses"][-20:].mean()) for each in (usual, recorded)]
         found[mode] = {
