@@ -77,7 +77,7 @@ def test_readme_runs_from_top_to_bottom(
     exec(compile(script, "README.md", "exec"), {"__name__": "__main__"})
     lines = capsys.readouterr().out.splitlines()
     assert re.match(r"forecast: \+\d", lines[0])
-    ends = "[+-].*, 3 seeds" if whole else "cannot tell yet, [+-].*, 1 seed"
+    ends = "better: .*, 3 seeds" if whole else "cannot tell yet: .*, 1 seed"
     assert re.match(rf"aim: {ends}, same FLOPs", lines[-1])
 
 
