@@ -213,7 +213,7 @@ def test_a_film_shows_a_run_from_its_beginning_to_its_end(site: ModuleType) -> N
     board = LiveBoard(live=False)
     for step in range(100):
         board.log(step, phase="train", loss=1 / (step + 1))
-    board.log(50, phase="event", name="target_rate", value=0.3)
+    board.log(50, phase="event", name="rate", value=0.3)
     board.log(99, phase="epoch", val_accuracy=0.5)  # in the last frame alone
     with Image.open(io.BytesIO(site.film(board, frames=4, fps=2))) as film:
         assert (film.format, film.n_frames, film.info["duration"]) == ("PNG", 4, 500)

@@ -16,7 +16,7 @@ from astkit.cli import FAILED, GOOD, add_command, say
 RUN = """\
 examples:
   astkit run notebooks/01_baseline_vs_gated.ipynb -p preset=full
-  astkit run notebooks/01_baseline_vs_gated.ipynb -p target_rate=0.1,0.2 -p seeds=[0],[1]
+  astkit run notebooks/01_baseline_vs_gated.ipynb -p rate=0.1,0.2 -p seeds=[0],[1]
 
 values:
   0.05,0.1,0.2   a run with each of three values

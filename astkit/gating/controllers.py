@@ -43,7 +43,7 @@ class Controller(ABC):
     """Base class of threshold controllers.
 
     With several processes, each calls ``threshold`` and ``update`` with the scores of its own rows;
-    `pooled_rate` in ``update`` keeps the thresholds equal. ``target_rate`` is the set point.
+    `pooled_rate` in ``update`` keeps the thresholds equal. ``rate`` is the set point.
     """
 
     held: ClassVar[bool] = True  #: threshold known before scoring, as sample by sample requires
@@ -53,11 +53,11 @@ class Controller(ABC):
     law: ClassVar[str]  #: how the threshold moves
     good_for: ClassVar[str]  #: what to choose it for
 
-    def __init__(self, target_rate: float) -> None:
-        self.target_rate = target_rate
+    def __init__(self, rate: float) -> None:
+        self.rate = rate
 
     def __setattr__(self, name: str, value: Any) -> None:
-        rule = RATE if name == "target_rate" else self.limits.get(name)
+        rule = RATE if name == "rate" else self.limits.get(name)
         value = value if rule is None else check_number(name, value, rule)
         super().__setattr__(name, value)
 
@@ -66,17 +66,17 @@ class Controller(ABC):
         """Threshold for finite ``scores [batch]``; the target is ``quota`` active rows."""
 
     @abstractmethod
-    def update(self, rate: float, scores: Tensor) -> None:
-        """Update the controller; ``rate`` is the fraction of ``scores`` above the threshold."""
+    def update(self, measured_rate: float, scores: Tensor) -> None:
+        """Update the controller; a fraction ``measured_rate`` of ``scores`` was active."""
 
     def state_dict(self) -> dict[str, Any]:
         """State that determines the next decision, as plain numbers."""
-        names = ("target_rate", *self.gains, *self.state)
+        names = ("rate", *self.gains, *self.state)
         return {name: getattr(self, name) for name in names}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore ``state``; raises ``KeyError`` for a missing entry."""
-        for name in ("target_rate", *self.gains, *self.state):
+        for name in ("rate", *self.gains, *self.state):
             setattr(self, name, state[name])
 
 
@@ -101,7 +101,7 @@ class TopK(Controller):
     def threshold(self, scores: Tensor, quota: int) -> float:
         return float(scores.topk(quota).values[-1]) if quota else math.inf
 
-    def update(self, rate: float, scores: Tensor) -> None:
+    def update(self, measured_rate: float, scores: Tensor) -> None:
         """Does nothing: the threshold is computed from each batch."""
 
 
@@ -116,8 +116,8 @@ class ScaleFree(Controller):
     state: ClassVar[tuple[str, ...]] = ("value",)
     smallest = 1e-30  # the lowest threshold on the log scale
 
-    def __init__(self, target_rate: float) -> None:
-        super().__init__(target_rate)
+    def __init__(self, rate: float) -> None:
+        super().__init__(rate)
         self.value: float | None = None
 
     def threshold(self, scores: Tensor, quota: int) -> float:
@@ -129,9 +129,9 @@ class ScaleFree(Controller):
         return self.value
 
     def quantile(self, scores: Tensor) -> float:
-        """The quantile of ``scores [batch]`` at ``1 - target_rate``."""
+        """The quantile of ``scores [batch]`` at ``1 - rate``."""
         # float64: with float32, rounding can place the quantile above its own score
-        return float(torch.quantile(scores.double(), 1 - self.target_rate))
+        return float(torch.quantile(scores.double(), 1 - self.rate))
 
     def wanted(self, scores: Tensor) -> float:
         """Quantile threshold of ``scores [batch]``, above 0."""
@@ -140,21 +140,22 @@ class ScaleFree(Controller):
             quantile = least
         return max(quantile, self.smallest)
 
-    def update(self, rate: float, scores: Tensor) -> None:
+    def update(self, measured_rate: float, scores: Tensor) -> None:
         assert self.value is not None, "update needs a threshold: call threshold first"
         if dist.is_available() and dist.is_initialized():
-            rate, scores = pooled_rate(rate, len(scores)), distributed.pooled(scores)
+            measured_rate = pooled_rate(measured_rate, len(scores))
+            scores = distributed.pooled(scores)
         if (least := float(scores.amin())) < 0:
             raise ValueError(
                 f"a score is {least:.3g}, but {type(self).__name__} moves the logarithm of its"
                 " threshold: give scores of 0 or more, such as the exponentials of these by a"
                 " function as score=, or controller='top_k'"
             )
-        self.value = self.moved(self.value, rate, scores)
+        self.value = self.moved(self.value, measured_rate, scores)
 
     @abstractmethod
-    def moved(self, value: float, rate: float, scores: Tensor) -> float:
-        """Next threshold after ``value``, which a fraction ``rate`` of ``scores`` exceeded."""
+    def moved(self, value: float, measured_rate: float, scores: Tensor) -> float:
+        """Next threshold after ``value``, which a fraction of ``scores`` exceeded."""
 
 
 def least_positive(scores: Tensor) -> float:
@@ -199,15 +200,15 @@ class LogIntegral(ScaleFree):
     law = "log t += gain * (rate - target)"
     good_for = "default: any scores, any scale, no tuning"
 
-    def __init__(self, target_rate: float, gain: float | str = 0.5) -> None:
-        super().__init__(target_rate)
+    def __init__(self, rate: float, gain: float | str = 0.5) -> None:
+        super().__init__(rate)
         self.density: float | None = None
         self._gain = 0.5  # initial value for "auto"
         self.gain = gain
 
     def config(self) -> dict[str, Any]:
         """Constructor arguments; the gain that "auto" arrives at is state."""
-        return {"target_rate": self.target_rate, "gain": "auto" if self.auto else self._gain}
+        return {"rate": self.rate, "gain": "auto" if self.auto else self._gain}
 
     @property
     def gain(self) -> float:
@@ -231,11 +232,11 @@ class LogIntegral(ScaleFree):
         if self.auto:  # the state has what it arrived at
             self.gain = "auto"
 
-    def moved(self, value: float, rate: float, scores: Tensor) -> float:
+    def moved(self, value: float, measured_rate: float, scores: Tensor) -> float:
         if self.auto and len(scores) > 1 and 0 < (latest := self._density(scores)) < math.inf:
             before = latest if self.density is None else self.density
             self.density = before * (latest / before) ** 0.1
-        step = self.gain * (rate - self.target_rate)
+        step = self.gain * (measured_rate - self.rate)
         least, lowest = least_positive(scores), value <= self.smallest
         # a batch of zeros has no scale; below all positive scores a step would only cause windup
         if (lowest and least == math.inf) if step > 0 else (lowest or value < least):
@@ -267,15 +268,15 @@ class QuantileEMA(ScaleFree):
     law = "log t += alpha * (log quantile(scores, 1 - target) - log t)"
     good_for = "fast recovery after a jump; no gain depends on the density"
 
-    def __init__(self, target_rate: float, alpha: float = 0.2) -> None:
-        super().__init__(target_rate)
+    def __init__(self, rate: float, alpha: float = 0.2) -> None:
+        super().__init__(rate)
         self.alpha = alpha
 
     def quantile(self, scores: Tensor) -> float:
         host = scores.double().cpu().numpy()
-        return float(np.quantile(host, 1 - self.target_rate, method="weibull"))
+        return float(np.quantile(host, 1 - self.rate, method="weibull"))
 
-    def moved(self, value: float, rate: float, scores: Tensor) -> float:
+    def moved(self, value: float, measured_rate: float, scores: Tensor) -> float:
         wanted = self.wanted(scores)
         # a batch of zeros has no scale
         return value * (wanted / value) ** self.alpha if wanted > self.smallest else value
@@ -318,26 +319,26 @@ class OriginPI(Controller):
 
     def __init__(
         self,
-        target_rate: float,
+        rate: float,
         kp: float = 0.0015,
         ki: float = 0.00005,
         alpha: float = 0.3,
         start: float = 0.5,
     ) -> None:
-        super().__init__(target_rate)
+        super().__init__(rate)
         self.kp, self.ki, self.alpha = kp, ki, alpha
         self.start = start
         self.value = self.start
-        self.rate_ema = self.target_rate
+        self.rate_ema = self.rate
         self.integral = 0.0
 
     def threshold(self, scores: Tensor, quota: int) -> float:
         return self.value
 
-    def update(self, rate: float, scores: Tensor) -> None:
-        rate = pooled_rate(rate, len(scores))
-        self.rate_ema = self.alpha * rate + (1 - self.alpha) * self.rate_ema
-        error = self.rate_ema - self.target_rate
+    def update(self, measured_rate: float, scores: Tensor) -> None:
+        pooled = pooled_rate(measured_rate, len(scores))
+        self.rate_ema = self.alpha * pooled + (1 - self.alpha) * self.rate_ema
+        error = self.rate_ema - self.rate
         value = self.value + self.kp * error + self.ki * self.integral
         if 0.01 < value < 0.99:
             self.integral = max(-50.0, min(50.0, self.integral + error))

@@ -23,28 +23,28 @@ _COUNTERS = ("batches", "seen", "active", "fallback_rows", "nonfinite")
 
 
 class Gate(Policy):
-    """Selects the rows of a batch whose score exceeds a threshold adapted to ``target_rate``.
+    """Selects the rows of a batch whose score exceeds a threshold adapted to ``rate``.
 
     In a custom training loop::
 
-        gate = Gate(target_rate=0.25)
+        gate = Gate(rate=0.25)
         chosen = gate(model, x, y)
         loss = chosen.mean(criterion(model(x[chosen.index]), y[chosen.index]))
 
     Such rows are active. Rows whose score equals the threshold (or all rows, if their scores are
     equal) are drawn at random up to the quota of the target rate. If fewer than ``min_active`` rows
     are active, random rows are added up to ``fallback``, which count in ``trained_share``, not in
-    ``rate``; batches that need them often raise a warning. A row with
+    ``measured_rate``; batches that need them often raise a warning. A row with
     a NaN or infinite score is not trained on, does not steer the controller, and is counted in
     ``nonfinite``. Decisions are made on the CPU, with one copy from the device per batch.
 
     With ``controller="top_k"`` nothing is copied: all shapes depend on the batch size alone, and
-    ``rate``, ``threshold`` and what is counted are 0-dim tensors. Ties are then broken by row
-    order, the fallback takes the highest scores, a row with a non-finite score is replaced by the
-    best one with weight 0, and a batch without finite scores gives a NaN loss.
+    ``measured_rate``, ``threshold`` and what is counted are 0-dim tensors. Ties are then broken by
+    row order, the fallback takes the highest scores, a row with a non-finite score is replaced by
+    the best one with weight 0, and a batch without finite scores gives a NaN loss.
 
     Args:
-        target_rate: fraction of active samples, in (0, 1].
+        rate: fraction of active samples, in (0, 1].
         score: name, or callable ``(outputs, targets, inputs) -> [batch]``; higher means more
             important.
         controller: name or `Controller`; the target rate of an instance takes precedence.
@@ -65,7 +65,7 @@ class Gate(Policy):
 
     def __init__(
         self,
-        target_rate: float = 0.1,
+        rate: float = 0.1,
         score: str | Score = "loss",
         controller: str | Controller = "log_integral",
         *,
@@ -74,9 +74,9 @@ class Gate(Policy):
         min_active: int = 1,
         seed: int = 0,
     ) -> None:
-        check_number("target_rate", target_rate)
+        check_number("rate", rate)
         if isinstance(controller, str):
-            controller = resolve("controller", controller)(target_rate)
+            controller = resolve("controller", controller)(rate)
         if not isinstance(controller, Controller):
             raise ValueError(
                 f"controller is {controller!r}: give a name, such as 'log_integral', or an instance"
@@ -110,35 +110,35 @@ class Gate(Policy):
         self._checked = False  # whether the batches are large enough for the fallback
 
     @property
-    def target_rate(self) -> float:
+    def rate(self) -> float:
         """Set point; may be changed during training."""
-        return self.controller.target_rate
+        return self.controller.rate
 
-    @target_rate.setter
-    def target_rate(self, rate: float) -> None:
-        self.controller.target_rate = rate
+    @rate.setter
+    def rate(self, rate: float) -> None:
+        self.controller.rate = rate
 
     def steer(self, name: str, value: Any) -> None:
-        """Change ``target_rate``, a gain of the controller, or the ``controller`` (by name).
+        """Change ``rate``, a gain of the controller, or the ``controller`` (by name).
 
         A new controller starts from its initial threshold. Raises ``ValueError`` for another name
         or an invalid value.
         """
         gains = self.controller.gains
         if name == "controller":
-            self.controller = resolve("controller", value)(self.target_rate)
+            self.controller = resolve("controller", value)(self.rate)
             self._steered_to = value
-        elif name in ("target_rate", *gains):
+        elif name in ("rate", *gains):
             setattr(self.controller, name, value)
             self._checked = False
         else:
             raise ValueError(
                 f"there is no setting {name!r} to steer: choose one of"
-                f" {', '.join(('target_rate', 'controller', *gains))}"
+                f" {', '.join(('rate', 'controller', *gains))}"
             )
 
     @property
-    def rate(self) -> float:
+    def measured_rate(self) -> float:
         """Fraction of all samples so far that were active, fallback rows excluded."""
         return float(self.active / self.seen) if self.seen else math.nan
 
@@ -148,10 +148,10 @@ class Gate(Policy):
         return float((self.active + self.fallback_rows) / self.seen) if self.seen else math.nan
 
     def __repr__(self) -> str:
-        said = f"Gate(target_rate={self.target_rate:g})"
+        said = f"Gate(rate={self.rate:g})"
         if not self.seen:
             return said
-        shares = f"rate {self.rate:.3g}, {self.trained_share:.3g} trained on"
+        shares = f"{self.measured_rate:.3g} active, {self.trained_share:.3g} trained on"
         return f"{said}: {shares}, of {int(self.seen):,} rows"
 
     def expected_rows(self, samples: int) -> int:
@@ -184,7 +184,7 @@ class Gate(Policy):
             return self._best(scores)
         usable, rows = self.usable(scores)
         quota = self._grant(len(usable))
-        if self.controller.target_rate == 1:
+        if self.controller.rate == 1:
             every = torch.ones_like(usable, dtype=torch.bool)
             return self._settle(scores, usable, rows, every, -math.inf)
         threshold = self.controller.threshold(usable, quota)
@@ -229,10 +229,10 @@ class Gate(Policy):
             index=index,
             weight=(order < count + added if most > quota else active).float(),
             candidates=batch,
-            rate=count / finite,
-            threshold=threshold if self.target_rate < 1 else best.new_full((), -math.inf),
+            measured_rate=count / finite,
+            threshold=threshold if self.rate < 1 else best.new_full((), -math.inf),
             fallback=added > 0,
-            target_rate=self.target_rate,
+            rate=self.rate,
             active=active,
         )
 
@@ -270,10 +270,10 @@ class Gate(Policy):
     ) -> Selection:
         chosen = active.nonzero().squeeze(1)
         self._check_fallback(len(scores))
-        count, size, target = len(chosen), len(usable), self.controller.target_rate
-        rate, decided = count / size, None
+        count, size, target = len(chosen), len(usable), self.controller.rate
+        measured, decided = count / size, None
         if target < 1:  # at rate 1 there is no threshold
-            self.controller.update(rate, usable)
+            self.controller.update(measured, usable)
         missing = min(self.fallback, size) - count if count < self.min_active else 0
         if missing > 0:
             both = active | self._draw(~active, missing)
@@ -286,10 +286,10 @@ class Gate(Policy):
         selection = Selection(
             rows[chosen].to(scores.device),
             candidates=len(scores),
-            rate=rate,
+            measured_rate=measured,
             threshold=threshold,
             fallback=missing > 0,
-            target_rate=target,
+            rate=target,
             active=decided,
         )
         if len(selection) or distributed.world() == 1:
@@ -298,23 +298,23 @@ class Gate(Policy):
 
     def _check_fallback(self, rows: int) -> None:
         """Warn once if the fallback matters in batches of ``rows`` rows."""
-        expected, told, self._checked = self.target_rate * rows, self._checked, True
+        expected, told, self._checked = self.rate * rows, self._checked, True
         # the number of active rows varies, but for the best of each batch
         least = self.min_active if isinstance(self.controller, TopK) else self.fallback
-        if told or self.target_rate == 1 or not self.min_active * self.fallback:
+        if told or self.rate == 1 or not self.min_active * self.fallback:
             return
         if expected < least:
             warnings.warn(
                 f"a batch of {rows} {'row' if rows == 1 else 'rows'} has {expected:.2g} active rows"
-                f" on average at the rate {self.target_rate:g}, and the fallback trains on"
+                f" on average at the rate {self.rate:g}, and the fallback trains on"
                 f" {self.fallback} where there are fewer than {self.min_active}: the share trained"
                 " on exceeds the rate, see trained_share; use batches of"
-                f" {math.ceil(least / self.target_rate)} rows or more, or fallback=0",
+                f" {math.ceil(least / self.rate)} rows or more, or fallback=0",
                 stacklevel=4,
             )
 
     def _grant(self, rows: int) -> int:
-        exact = self.target_rate * rows + self.carry
+        exact = self.rate * rows + self.carry
         quota = min(rows, int(exact + 1e-9))
         self.carry = exact - quota
         return quota

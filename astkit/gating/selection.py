@@ -37,14 +37,14 @@ class Selection:
     index: Tensor  #: int64 ``[n]``, rows of the data set or of the batch; may repeat
     weight: Tensor = None  # type: ignore[assignment]  #: float ``[n]``, 0 or more; default 1
     #: divisor of the weighted sum; by default the sum of the weights. With the number of rows,
-    #: weights such as 1 / (1 - r) give an unbiased gradient. In a plan it refers to all n rows: a
+    #: weights such as 1 / rate give an unbiased gradient. In a plan it refers to all n rows: a
     #: batch of b of them divides by normaliser * b / n
     normaliser: float | Tensor | None = None
     candidates: int | None = None  #: number of rows of the batch
-    rate: float | Tensor | None = None  #: fraction of active candidates, fallback rows excluded
+    measured_rate: float | Tensor | None = None  #: fraction of active ones, without fallback rows
     threshold: float | Tensor | None = None  #: of the scores; ``None`` without scoring
     fallback: bool | Tensor = False  #: whether rows were added because too few were active
-    target_rate: float | None = None  #: of the gate
+    rate: float | None = None  #: of the gate
     active: Tensor | None = None  #: bool ``[n]``, false for added rows; ``None``: all active
 
     def __post_init__(self) -> None:
@@ -273,7 +273,7 @@ class Scored:
             None if weight is None else weight.float().to(self.device),  # type: ignore[arg-type]
             normaliser,
             candidates=self.rows,
-            rate=len(rows) / self.rows,
+            measured_rate=len(rows) / self.rows,
         )
 
     def forward(self, model: nn.Module) -> Any:

@@ -4,7 +4,7 @@ Each run has its own folder and kernel. A sweep that is run again skips complete
 rest. Started several times on one machine, it shares the work: a run is locked by the process that
 executes it::
 
-    outcomes = sweep.run("01.ipynb", {"target_rate": [0.05, 0.1], "seed": range(5)})
+    outcomes = sweep.run("01.ipynb", {"rate": [0.05, 0.1], "seed": range(5)})
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ class AdaptiveSparseTrainer:
         history = trainer.run()
         return {
             "final_val_accuracy": history.epochs[-1].get("val_accuracy"),
-            "avg_activation_rate": self.gate.rate,
+            "avg_activation_rate": self.gate.measured_rate,
             "samples_trained": trainer.ledger.samples.trained,
             "samples_skipped": trainer.ledger.samples.skipped,
             "training_seconds": trainer.ledger.seconds["training"],

@@ -83,7 +83,7 @@ class SampleBySampleTrainer(Trainer):
 
     def _check_event(self, name: str, value: Any) -> None:
         if name == "controller":
-            self._check_held(resolve("controller", value)(self.gate.target_rate))
+            self._check_held(resolve("controller", value)(self.gate.rate))
 
     def passes(self, rows: int) -> int:
         return rows
@@ -200,7 +200,7 @@ class RunningScore:
 
 def _admits(gate: Gate, score: Tensor) -> bool:
     # at rate 1 there is no threshold
-    return gate.target_rate == 1 or bool(score > gate.controller.threshold(score[None], 0))
+    return gate.rate == 1 or bool(score > gate.controller.threshold(score[None], 0))
 
 
 def _rows(batch: Batch) -> list[Batch]:

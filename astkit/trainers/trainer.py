@@ -366,7 +366,7 @@ class Trainer:
         losses, chosen = result.losses, result.selection
         rows, trained = batch.rows, len(losses)
         repeating, padded = self.batches.repeating, None
-        if chosen is not None and (self._processes > 1 or isinstance(chosen.rate, Tensor)):
+        if chosen is not None and (self._processes > 1 or isinstance(chosen.measured_rate, Tensor)):
             padded = chosen.padding
         share = self.batches.epoch.share or 1.0  # rows may be left of the round before
         self.ledger.note(
@@ -396,7 +396,7 @@ class Trainer:
             "of_epoch": self.batches.of_epoch,
         }
         if chosen is not None:
-            names = ("rate", "threshold", "target_rate")
+            names = ("measured_rate", "threshold", "rate")
             metrics |= {name: getattr(chosen, name) for name in names}
         return metrics
 

@@ -21,11 +21,11 @@ EVERY_S = 2.0  # minimum time between two frames, in seconds
 SHARE = 0.1  # maximum share of the time spent on drawing
 
 WINDOW = 20  # shown points of the running mean over a pale noisy series
-NOISY = ("rate", "loss")
+NOISY = ("measured_rate", "loss")
 
 _TEXT = "<LiveBoard>"  # constant: readers of notebooks compare the text of two runs
 _SERIES = {
-    "train": ("threshold", "rate", "target_rate", "loss", "flops", "flops_dense", "joules"),
+    "train": ("threshold", "measured_rate", "rate", "loss", "flops", "flops_dense", "joules"),
     "epoch": ("val_loss", "val_accuracy"),
 }
 PANELS: tuple[tuple[str, str, dict[str, str]], ...] = (
@@ -33,7 +33,7 @@ PANELS: tuple[tuple[str, str, dict[str, str]], ...] = (
     (
         "activation rate",
         "share (line: mean of 20)",
-        {"rate": "rate", "target_rate": "set point"},
+        {"measured_rate": "measured", "rate": "set point"},
     ),
     (
         "loss",

@@ -147,34 +147,34 @@ def threshold_and_rate(
     areas range from the 5th to the 95th percentile.
 
     Args:
-        steps: columns ``step``, ``threshold``, ``rate``; ``seed`` for several runs, ``controller``
-            for several curves, ``stream``, the name of their input, and ``target_rate`` if the set
-            point is recorded per step.
+        steps: columns ``step``, ``threshold``, ``measured_rate``; ``seed`` for several runs,
+            ``controller`` for several curves, ``stream``, the name of their input, and ``rate`` if
+            the set point is recorded per step.
         target: the set point of all steps.
         window: number of batches in the running mean of each seed's rate.
         shock: the step at which the stream changed, marked by a vertical line.
     """
     table = pd.DataFrame(steps)
-    if target is not None or "target_rate" not in table:
-        table = table.assign(target_rate=target)
+    if target is not None or "rate" not in table:
+        table = table.assign(rate=target)
     table = table.assign(controller=table.get("controller", "this run"), seed=table.get("seed", 0))
-    runs = table.groupby(["controller", "seed"])["rate"]
+    runs = table.groupby(["controller", "seed"])["measured_rate"]
     smooth = runs.transform(lambda rate: rate.rolling(window, min_periods=1).mean())
     finite = table["threshold"].astype(float).replace([np.inf, -np.inf], np.nan)
     number = table["step"].rank(method="dense") - 1
     part = number // np.ceil(table["step"].nunique() / POINTS)
     first = table["step"].groupby(part).transform("min")
-    table = table.assign(rate=smooth, threshold=finite, window=first)
+    table = table.assign(measured_rate=smooth, threshold=finite, window=first)
     figure = picture(2, width=5.6, height=3.6)
     rate, threshold = figure.axes
     for curve in table["controller"].unique():
         of_window = table[table["controller"] == curve].groupby("window")
-        for axis, column in ((rate, "rate"), (threshold, "threshold")):
+        for axis, column in ((rate, "measured_rate"), (threshold, "threshold")):
             low, middle, high = of_window[column].quantile([0.05, 0.5, 0.95]).unstack().T.to_numpy()
             x, style = list(of_window.groups), line(str(curve), markers=False)
             axis.plot(x, middle, lw=1.4, marker="o" if len(x) == 1 else None, label=curve, **style)
             axis.fill_between(x, low, high, color=style["color"], alpha=0.15, lw=0)
-    wanted = table.groupby("step")["target_rate"].first().dropna().astype(float)
+    wanted = table.groupby("step")["rate"].first().dropna().astype(float)
     if len(wanted):
         low, high = wanted * (1 - TOLERANCE), wanted * (1 + TOLERANCE)
         band: dict[str, Any] = {"color": SOFT, "alpha": 0.2, "lw": 0, "step": "post"}

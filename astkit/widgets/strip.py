@@ -67,14 +67,14 @@ class Strip:
         self._handle = display(self.box, display_id=True)
 
     def _gate_row(self, gate: Gate) -> widgets.HBox:
-        least = min(0.01, gate.target_rate)
+        least = min(0.01, gate.rate)
         limits = {"min": least, "max": 1.0, "step": least, "readout_format": ".2g"}
-        look = {"description": "target rate", "continuous_update": False}
-        target = widgets.FloatSlider(gate.target_rate, **limits, **look)
+        look = {"description": "rate", "continuous_update": False}
+        target = widgets.FloatSlider(gate.rate, **limits, **look)
         names = sorted(REGISTRIES["controller"])
         own = (name for name in names if type(gate.controller) is resolve("controller", name))
         choice = widgets.Dropdown(options=names, value=next(own, None), description="controller")
-        self._steering("target_rate", target)
+        self._steering("rate", target)
         self._steering("controller", choice)
         self._show_gains(gate)
         return widgets.HBox([target, choice])
@@ -135,7 +135,7 @@ class Strip:
             parts += [f"{passed * (1 - spent) / (spent - self._first):.0f} s left"]
         if last.get("threshold") is not None:
             parts += [f"threshold {last['threshold']:.4g}"]
-        if rates := [step["rate"] for step in steps if step.get("rate") is not None]:
+        if rates := [s["measured_rate"] for s in steps if s.get("measured_rate") is not None]:
             trained, seen = (sum(step[name] for step in steps) for name in ("trained", "seen"))
             parts += [f"rate {sum(rates) / len(rates):.3f}, trained on {trained / seen:.3f}"]
         flops, joules = last.get("flops"), last.get("joules")

@@ -47,7 +47,7 @@ def counted(
 
 
 if __name__ == "__main__":
-    for policy in (None, {"name": "gate", "target_rate": 0.25}):
+    for policy in (None, {"name": "gate", "rate": 0.25}):
         total, files, calls = counted(policy)
         print(f"{policy or 'dense'}: {total:.1f} calls a step in {len(files)} files", *files)
         print(*(f"{count / 10:6.1f} {name}" for name, count in calls.most_common()), sep="\n")

@@ -37,7 +37,7 @@ def policy(name: str) -> Policy | None:
     """A policy whose plans have `STEPS` batches where it plans, and nothing else decides."""
     if name in ("gate", "quantile_ema", "top_k"):
         return Gate(0.5, controller="log_integral" if name == "gate" else name, fallback=0)
-    options = {"infobatch": {"r": 0.0}, "cached_loss": {"rate": 1.0}, "random": {"rate": 1.0}}
+    options = {"infobatch": {"rate": 1.0}, "cached_loss": {"rate": 1.0}, "random": {"rate": 1.0}}
     return as_policy({"name": name, **options.get(name, {})})
 
 

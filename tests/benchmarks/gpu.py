@@ -44,7 +44,7 @@ RATIOS = (
     ("gate", "dense"),
     ("gate, fast", "dense, fast"),
 )
-POLICIES = {"dense": None, "top_k": {"name": "gate", "target_rate": RATE, "controller": "top_k"}}
+POLICIES = {"dense": None, "top_k": {"name": "gate", "rate": RATE, "controller": "top_k"}}
 HALF: dict[str, Any] = {"precision": "bf16", "channels_last": True}
 FAST = {**HALF, "graphs": True}
 COMPILED = {**HALF, "compile": True}

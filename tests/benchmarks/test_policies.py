@@ -51,9 +51,9 @@ def test_without_right_validation_rows_a_part_of_the_training_rows_is_held_out()
 def test_a_run_is_found_by_its_name() -> None:
     for run in (*gain.plan(), *gain.search()):
         assert gain.named(run.name) == run
-    assert gain.parsed("gate:target_rate=0.1,score=entropy,guard=None") == (
+    assert gain.parsed("gate:rate=0.1,score=entropy,guard=None") == (
         "gate",
-        {"target_rate": 0.1, "score": "entropy", "guard": None},
+        {"rate": 0.1, "score": "entropy", "guard": None},
     )
 
 

@@ -69,8 +69,8 @@ class Scene:
         assert steps == list(range(1, record["training_steps"] + 1)), "the record has gaps"
         assert len(record["epochs"]) >= (len(steps) - 1) // 11, "an epoch is missing"
         (event,) = record["events"]
-        assert (event["name"], event["value"]) == ("target_rate", pytest.approx(0.30))
-        assert record["steps"][event["step"]]["target_rate"] == event["value"]
+        assert (event["name"], event["value"]) == ("rate", pytest.approx(0.30))
+        assert record["steps"][event["step"]]["rate"] == event["value"]
         return record
 
 

@@ -46,12 +46,12 @@ def test_options_reach_the_comparison(monkeypatch, tmp_path):
     assert len(asked["train"].data) > len(asked["validation"].data)
     (tmp_path / "text.txt").write_text("to be or not to be " * 400)
     words = ["--text", str(tmp_path / "text.txt"), "--epochs", "2", "--policies"]
-    words += ["gate:target_rate=0.25,score=margin,fallback=false,layers=[1,[2,3]],seed=null"]
+    words += ["gate:rate=0.25,score=margin,fallback=false,layers=[1,[2,3]],seed=null"]
     with pytest.raises(SystemExit):
         main(["compare", *words])
     assert asked["train"].names == ("tokens", "labels")
     assert asked["budget"].epochs == 2
-    gate = {"name": "gate", "target_rate": 0.25, "score": "margin", "fallback": False, "seed": None}
+    gate = {"name": "gate", "rate": 0.25, "score": "margin", "fallback": False, "seed": None}
     assert asked["policies"] == [{**gate, "layers": [1, [2, 3]]}]
 
 

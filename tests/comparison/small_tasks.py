@@ -37,7 +37,7 @@ def run(**options: Any) -> Any:
         "train": TRAIN,
         "validation": VALIDATION,
         "test": TEST,
-        "policies": ["cached_loss", {"name": "gate", "target_rate": 0.25}],
+        "policies": ["cached_loss", {"name": "gate", "rate": 0.25}],
         "budget": Budget(epochs=2),
         "seeds": range(2),
         "config": CONFIG,

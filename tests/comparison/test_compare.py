@@ -575,8 +575,8 @@ def test_labels_name_the_arguments_given() -> None:
 
     for policy, label in (
         (InfoBatch(seed=4), "infobatch"),
-        ({"name": "gate", "score": "margin", "target_rate": 0.25}, "gate(0.25, score=margin)"),
-        ({"name": "gate", "target_rate": 0.1, "seed": 3}, "gate(0.1)"),
+        ({"name": "gate", "score": "margin", "rate": 0.25}, "gate(0.25, score=margin)"),
+        ({"name": "gate", "rate": 0.1, "seed": 3}, "gate(0.1)"),
         (Gate(0.2, "margin", fallback=0), "gate(0.2, score=margin, fallback=0)"),
         (Gate(controller=OriginPI(0.3)), "gate(0.3, controller=OriginPI)"),
         (Mine(), "Mine"),

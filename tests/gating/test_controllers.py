@@ -31,17 +31,17 @@ def test_a_changed_gain_or_target_is_checked_and_moves_no_threshold(kind: Any) -
     controller = kind(0.2)
     follow(controller, stream)
     before = controller.threshold(stream[0], 9)
-    for name in ("target_rate", *kind.gains):
+    for name in ("rate", *kind.gains):
         good = getattr(controller, name)
         for value in (-1.0, math.nan, math.inf):
             with pytest.raises(ValueError, match=f"{name} is {value}: give "):
-                kind(**{"target_rate": 0.25, name: value})
+                kind(**{"rate": 0.25, name: value})
             with pytest.raises(ValueError, match=f"{name} is {value}: give "):
                 setattr(controller, name, value)
         assert getattr(controller, name) == good
         setattr(controller, name, good / 2)
         assert controller.threshold(stream[0], 9) == before
-    with pytest.raises(KeyError, match="target_rate"):
+    with pytest.raises(KeyError, match="rate"):
         controller.load_state_dict({})
 
 
@@ -304,7 +304,7 @@ def test_automatic_gain_resumes_before_its_density_is_known() -> None:
 
 @pytest.mark.parametrize("value", ["abc", None, math.nan])
 def test_what_is_no_number_is_refused_in_a_sentence(value: Any) -> None:
-    with pytest.raises(ValueError, match=r"target_rate is .*: give a share"):
+    with pytest.raises(ValueError, match=r"rate is .*: give a share"):
         LogIntegral(value)
     with pytest.raises(ValueError, match=r"start is .*: give a share of 0 or more"):
         OriginPI(0.1, start=value)

@@ -36,7 +36,7 @@ def never(**options: Any) -> Gate:
 
 def as_tuple(chosen: Selection) -> tuple[Any, ...]:
     index, weight = tuple(chosen.index.tolist()), tuple(chosen.weight.tolist())
-    return index, weight, chosen.candidates, chosen.rate, chosen.threshold, chosen.fallback
+    return index, weight, chosen.candidates, chosen.measured_rate, chosen.threshold, chosen.fallback
 
 
 # --- what is chosen --------------------------------------------------------------------------
@@ -96,12 +96,12 @@ def test_every_decision_follows_the_rules(
         assert chosen.index.tolist() == sorted(set(chosen.index.tolist()) & set(finite.tolist()))
         assert chosen.index.equal(finite[expected.index])
         assert as_tuple(chosen)[3:] == as_tuple(expected)[3:]
-        assert (chosen.candidates, chosen.rate) == (size, len(decided) / len(usable))
+        assert (chosen.candidates, chosen.measured_rate) == (size, len(decided) / len(usable))
         assert chosen.fallback == (missing > 0)
         assert chosen.weight.tolist() == [1.0] * len(chosen)
         active, added, lost = active + len(decided), added + max(0, missing), lost + int(bad.sum())
     assert (gate.active, gate.fallback_rows, gate.nonfinite) == (active, added, lost)
-    assert (gate.seen, gate.rate) == (sum(batches) - lost, active / gate.seen)
+    assert (gate.seen, gate.measured_rate) == (sum(batches) - lost, active / gate.seen)
     assert {**gate.state_dict(), "nonfinite": 0} == clean.state_dict()
 
 
@@ -117,7 +117,7 @@ def test_the_controller_learns_each_batch_once_and_after_the_decision() -> None:
             calls.append(("update", len(scores), rate))
 
     gate = Gate(controller=Recorder(0.25))
-    assert gate.target_rate == 0.25  # an instance brings its own
+    assert gate.rate == 0.25  # an instance brings its own
     gate.select(torch.tensor([0.1, 0.6, math.nan, 0.7, 0.2, 0.3]))
     gate.select(torch.tensor([0.1, 0.2, 0.3, 0.4]))  # the fallback's rows are not in the rate
     assert calls == [
@@ -134,10 +134,10 @@ def test_a_target_of_1_selects_everything_until_it_is_lowered(controller: str) -
     gate = Gate(1.0, controller=controller)
     for scores in (*uniform(0, 5, 8), torch.zeros(8), -torch.ones(8)):
         chosen = gate.select(scores)
-        assert (chosen.index.tolist(), chosen.rate) == (list(range(8)), 1)
+        assert (chosen.index.tolist(), chosen.measured_rate) == (list(range(8)), 1)
     if controller != "origin_pi":  # its gains are too small to get anywhere in 100 batches
-        gate.target_rate = 0.25
-        found = [gate.select(scores).rate for scores in uniform(1, 100, 64)]
+        gate.rate = 0.25
+        found = [gate.select(scores).measured_rate for scores in uniform(1, 100, 64)]
         assert np.mean(found) == pytest.approx(0.25, abs=0.01)
 
 
@@ -177,9 +177,9 @@ def test_two_random_rows_are_trained_on_when_none_is_active() -> None:
         assert len(chosen) == 2
         assert len(set(chosen.index.tolist())) == 2
         assert chosen.fallback
-        assert chosen.rate == 0
+        assert chosen.measured_rate == 0
         drawn[chosen.index] += 1
-    assert (gate.rate, gate.active, gate.seen) == (0.0, 0, 3200)
+    assert (gate.measured_rate, gate.active, gate.seen) == (0.0, 0, 3200)
     assert gate.fallback_rows == 800
     # each row with chance 1/4: 100 times, with a standard deviation of 8.7
     assert bool(((drawn - 100).abs() < 45).all())
@@ -206,8 +206,9 @@ def test_batches_too_small_for_the_fallback_warn_once_and_both_shares_are_told(
     assert f"use batches of {needed} rows or more, or fallback=0" in warning
     trained = sum(int((chosen.weight > 0).sum()) for chosen in found) / (200 * rows)
     assert gate.trained_share == pytest.approx(trained)
-    assert gate.trained_share > gate.rate == pytest.approx(rate, abs=0.06)
-    assert f"rate {gate.rate:.3g}, {trained:.3g} trained on, of {200 * rows:,} rows" in repr(gate)
+    assert gate.trained_share > gate.measured_rate == pytest.approx(rate, abs=0.06)
+    shares = f"{gate.measured_rate:.3g} active, {trained:.3g} trained on"
+    assert repr(gate) == f"Gate(rate={rate:g}): {shares}, of {200 * rows:,} rows"
 
 
 def test_batches_large_enough_for_the_fallback_or_without_one_do_not_warn() -> None:
@@ -220,10 +221,10 @@ def test_batches_large_enough_for_the_fallback_or_without_one_do_not_warn() -> N
             for scores in uniform(0, 40, rows):
                 gate.select(scores)
     steered = Gate(0.25)
-    steered.steer("target_rate", 0.1)
+    steered.steer("rate", 0.1)
     with pytest.warns(UserWarning, match="a batch of 8 rows has 0.8 active rows"):
         steered.select(uniform(0, 1, 8)[0])
-    assert repr(Gate(0.25)) == "Gate(target_rate=0.25)"
+    assert repr(Gate(0.25)) == "Gate(rate=0.25)"
 
 
 # --- scores that are not finite --------------------------------------------------------------
@@ -287,12 +288,12 @@ def test_criteria_of_ones_own() -> None:
 def test_impossible_arguments_are_refused_and_leave_the_rate() -> None:
     gate = Gate(0.25)
     for rate in (0, -1, 1.5, math.nan):
-        sentence = f"target_rate is {rate}: give a share above 0 and at most 1"
+        sentence = f"rate is {rate}: give a share above 0 and at most 1"
         with pytest.raises(ValueError, match=sentence):
             Gate(rate, controller=TopK(0.5))
         with pytest.raises(ValueError, match=sentence):
-            gate.target_rate = rate
-        assert gate.target_rate == gate.controller.target_rate == 0.25
+            gate.rate = rate
+        assert gate.rate == gate.controller.rate == 0.25
     with pytest.raises(ValueError, match=r"unknown controller 'pid': choose one of log_integral"):
         Gate(controller="pid")
 
@@ -434,8 +435,8 @@ def test_steps_with_top_k_read_nothing(score: str, monkeypatch: pytest.MonkeyPat
             choices.append(gate(model, x, y))
             choices[-1].mean(choices[-1].take(y)).isfinite()
     assert syncs.names == []
-    together = torch.stack([chosen.rate for chosen in choices])  # all rates in one reading
-    assert together.mean().item() == pytest.approx(gate.rate) == 0.25
+    together = torch.stack([chosen.measured_rate for chosen in choices])  # all rates in one reading
+    assert together.mean().item() == pytest.approx(gate.measured_rate) == 0.25
 
 
 def test_other_controllers_copy_the_scores_once_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -452,8 +453,6 @@ def test_arguments_in_another_order_are_one_sentence():
     for wrong in ((x, model, y), (y, x, model), (None, x, y), (lambda x: x, x, y)):
         with pytest.raises(ValueError, match=r"model is a \w+: call .* as in policy\(model, x, y"):
             Gate(0.5)(*wrong)
-    with pytest.raises(
-        ValueError, match=r"(?s)^target_rate is tensor.{1,60}: give a share"
-    ) as caught:
+    with pytest.raises(ValueError, match=r"(?s)^rate is tensor.{1,60}: give a share") as caught:
         Gate(x, model, y)  # what is to be called, built
     assert len(str(caught.value)) < 130

@@ -23,7 +23,7 @@ Y = (X[:, :3] + 0.3 * X[:, 3:]).argmax(1)
 DATA = TensorDataset(X, Y)
 
 
-NEEDED = {"target_rate": 0.25, "rate": 0.25}
+NEEDED = {"rate": 0.25}
 NEEDED |= {name: [1.0] for name in ("scores", "holdout_losses", "weights")}
 
 

@@ -123,8 +123,8 @@ def test_what_was_steered_is_no_other_policy() -> None:
     gate, later = Gate(0.5), Gate(0.5)
     settings(gate)  # as each integration asks for at first
     gate.steer("controller", "top_k")
-    gate.target_rate = 0.25
+    gate.rate = 0.25
     restore(later, saved(gate))
-    assert (later.target_rate, type(later.controller).__name__) == (0.25, "TopK")
-    with pytest.raises(ValueError, match=r"target_rate was 0\.5 and is 0\.25"):
+    assert (later.rate, type(later.controller).__name__) == (0.25, "TopK")
+    with pytest.raises(ValueError, match=r"rate was 0\.5 and is 0\.25"):
         restore(Gate(0.25), saved(gate))

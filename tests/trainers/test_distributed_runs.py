@@ -297,7 +297,7 @@ def refused() -> list[str]:
         lambda: Trainer(network(), own, epochs=1),
         lambda: Trainer(network(), data, own, epochs=1).evaluate(spread),
         lambda: SampleBySampleTrainer(network(), data, policy=Gate(0.5), epochs=1),
-        lambda: steered.steer("target_rate", 0.2),
+        lambda: steered.steer("rate", 0.2),
         lambda: Trainer(shards, data, epochs=1, config=small),
     ]
     found = []
@@ -316,7 +316,7 @@ def test_what_processes_would_do_differently_is_refused() -> None:
         "train on the same rows of the DataLoader: pass the data set instead",
         "the validation data have a DistributedSampler",
         "2 processes cannot train sample by sample",
-        "target_rate cannot be changed while 2 processes train",
+        "rate cannot be changed while 2 processes train",
         "a model with fully_shard needs equally many passes",
     )
     found = in_world(2, refused)

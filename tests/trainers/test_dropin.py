@@ -62,7 +62,7 @@ def test_only_the_class_name_differs(kind):
 def test_the_origins_defaults(options, score):
     trainer = AdaptiveSparseTrainer(network(), data(0, 32), **options)
     assert trainer.config.lr == 1e-4
-    assert trainer.gate.target_rate == 0.1
+    assert trainer.gate.rate == 0.1
     assert type(trainer.gate.significance).__name__ == score
 
 
@@ -80,7 +80,7 @@ def test_settings_reach_the_gate_and_the_run():
     }
     trainer = kind(network(), data(0, 32), device="cpu", config=config)
     gate = trainer.gate
-    assert (gate.target_rate, gate.fallback, gate.min_active, gate.seed) == (0.25, 3, 2, 7)
+    assert (gate.rate, gate.fallback, gate.min_active, gate.seed) == (0.25, 3, 2, 7)
     assert type(gate.controller).__name__ == "OriginPI"
     assert type(gate.significance).__name__ == "LossContrastConstant"
     trainer.train(epochs=1)
@@ -91,8 +91,8 @@ def test_settings_reach_the_gate_and_the_run():
 def test_settings_that_it_does_not_know_are_refused(unchanged):
     refused = [
         ({"learning_rate": 1e-3}, "unexpected keyword argument 'learning_rate'"),
-        ({"target_rate": 0.5}, "unexpected keyword argument 'target_rate'"),
-        ({"target_activation_rate": 1.5}, "target_rate is 1.5: give a share"),
+        ({"rate": 0.5}, "unexpected keyword argument 'rate'"),
+        ({"target_activation_rate": 1.5}, "rate is 1.5: give a share"),
         ({"precision": "half"}, "precision is 'half': give fp32, bf16"),
         ({"controller": "top_k"}, "TopK needs a whole batch"),
     ]

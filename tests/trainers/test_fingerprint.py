@@ -123,7 +123,7 @@ class Configured(nn.Sequential):
 
 CASES: dict[str, Case] = {
     "lr": (dict, lambda: {"config": TrainConfig(lr=2e-2)}, r"settings \(lr was 0.01 and is 0.02"),
-    "gate's rate": (dict, lambda: {"policy": Gate(0.5)}, "target_rate was 0.4 and is 0.5"),
+    "gate's rate": (dict, lambda: {"policy": Gate(0.5)}, "rate was 0.4 and is 0.5"),
     "score": (
         dict, lambda: {"policy": Gate(0.4, "margin")}, "policy.score was 'loss' and is 'margin'"
     ),
@@ -176,8 +176,8 @@ CASES: dict[str, Case] = {
         "model config.threshold was 0.5 and is inf",
     ),
     "replay": (
-        lambda: {"replay": [Event(40, "target_rate", 0.5)]}, dict,
-        "replay.0.name was 'target_rate' and is None",
+        lambda: {"replay": [Event(40, "rate", 0.5)]}, dict,
+        "replay.0.name was 'rate' and is None",
     ),
 }  # fmt: skip
 

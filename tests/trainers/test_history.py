@@ -170,7 +170,7 @@ def test_half_a_line_is_not_left_by_a_full_disk(small_disk: Path) -> None:
 # --- steering
 
 
-CHANGES = [(3, "target_rate", 0.5), (7, "gain", 2.0), (11, "controller", "top_k")]
+CHANGES = [(3, "rate", 0.5), (7, "gain", 2.0), (11, "controller", "top_k")]
 
 
 def steered(run: Trainer, changes: Any = CHANGES) -> Trainer:
@@ -188,11 +188,11 @@ def gated(gate: Gate | None = None, **options: Any) -> Trainer:
 
 def test_a_change_takes_effect_before_the_next_batch_and_can_be_replayed(difference: Any) -> None:
     run = steered(gated())
-    rates = [step["target_rate"] for step in run.history.steps]
+    rates = [step["rate"] for step in run.history.steps]
     assert rates == [0.2] * 3 + [0.5] * 15
     assert isinstance(run.policy, Gate)
     assert isinstance(run.policy.controller, TopK)
-    assert [step["rate"] for step in run.history.steps][11:] == [0.5] * 7
+    assert [step["measured_rate"] for step in run.history.steps][11:] == [0.5] * 7
     assert [tuple(vars(event).values()) for event in run.steering.events] == CHANGES
     assert [(e["step"], e["name"], e["value"]) for e in run.history.events] == CHANGES
 
@@ -212,17 +212,17 @@ def test_a_change_takes_effect_before_the_next_batch_and_can_be_replayed(differe
 def test_the_last_of_several_values_counts_and_gains_can_be_turned() -> None:
     run = gated(Gate(controller=OriginPI(0.2)))
     for rate in (0.3, 0.4, 0.6):
-        run.steer("target_rate", rate)
+        run.steer("rate", rate)
     run.steer("kp", 0.25)
     run.run()
-    assert run.steering.events == [Event(0, "target_rate", 0.6), Event(0, "kp", 0.25)]
+    assert run.steering.events == [Event(0, "rate", 0.6), Event(0, "kp", 0.25)]
 
 
 def test_a_change_that_waits_is_resumed() -> None:
     first = leave_after(gated(), 3)
-    first.steer("target_rate", 0.5)
+    first.steer("rate", 0.5)
     second = steered(hand_over(first, gated()), [])
-    assert second.steering.events == [Event(3, "target_rate", 0.5)]
+    assert second.steering.events == [Event(3, "rate", 0.5)]
 
 
 def test_a_change_that_waits_is_saved_where_nothing_else_has_changed(tmp_path: Path) -> None:
@@ -230,11 +230,11 @@ def test_a_change_that_waits_is_saved_where_nothing_else_has_changed(tmp_path: P
     first = gated(**options)
     steps = first.steps()
     next(steps)
-    first.steer("target_rate", 0.5)
+    first.steer("rate", 0.5)
     steps.close()
     second = gated(**options, resume=True)
     second.run()
-    assert second.steering.events == [Event(1, "target_rate", 0.5)]
+    assert second.steering.events == [Event(1, "rate", 0.5)]
 
 
 def test_a_file_that_missed_a_part_of_the_run_is_not_continued(tmp_path: Path) -> None:
@@ -246,18 +246,18 @@ def test_a_file_that_missed_a_part_of_the_run_is_not_continued(tmp_path: Path) -
 
 
 def test_events_that_cannot_be_replayed_are_named() -> None:
-    with pytest.raises(ValueError, match="Policy has no setting 'target_rate' to steer"):
-        trainer(replay=[Event(1, "target_rate", 0.5)])
+    with pytest.raises(ValueError, match="Policy has no setting 'rate' to steer"):
+        trainer(replay=[Event(1, "rate", 0.5)])
     with pytest.warns(UserWarning, match=r"the run ended before Event\(step=500, "):
-        gated(replay=[Event(1, "target_rate", 0.5), Event(500, "target_rate", 0.9)]).run()
+        gated(replay=[Event(1, "rate", 0.5), Event(500, "rate", 0.9)]).run()
 
 
 @pytest.mark.parametrize(
     ("name", "value", "sentence"),
     [
-        ("target_rate", 1.5, "target_rate is 1.5"),
-        ("target_rate", None, "the setting was not changed"),
-        ("momentum", 1.0, "no setting 'momentum' to steer: choose one of target_rate, controller"),
+        ("rate", 1.5, "rate is 1.5"),
+        ("rate", None, "the setting was not changed"),
+        ("momentum", 1.0, "no setting 'momentum' to steer: choose one of rate, controller"),
     ],
 )
 def test_a_slip_of_the_hand_does_not_end_the_run(name: str, value: Any, sentence: str) -> None:
@@ -271,8 +271,8 @@ def test_a_slip_of_the_hand_does_not_end_the_run(name: str, value: Any, sentence
 
 def test_a_run_without_such_a_policy_cannot_be_steered() -> None:
     for policy in (None, "infobatch"):
-        with pytest.raises(ValueError, match="has no setting 'target_rate' to steer: give the"):
-            trainer(policy=policy).steer("target_rate", 0.3)
+        with pytest.raises(ValueError, match="has no setting 'rate' to steer: give the"):
+            trainer(policy=policy).steer("rate", 0.3)
 
 
 def test_changes_come_from_any_thread() -> None:

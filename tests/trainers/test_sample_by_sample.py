@@ -29,7 +29,7 @@ def gate(score: Any, controller: Any = "log_integral", kind: Any = Gate, **optio
     if controller == "origin_pi":  # its own start admits every row for as long as losses are high
         start = 1.0 if score == "loss" else 0.5
         controller = OriginPI(0.3, kp=0.05, ki=0.001, start=start)
-    return kind(target_rate=0.3, score=score, controller=controller, **options)
+    return kind(rate=0.3, score=score, controller=controller, **options)
 
 
 @pytest.fixture
@@ -161,7 +161,7 @@ def test_per_sample_is_the_plain_loop(
     for number, batch in enumerate(loader.batches(0)):
         active = plain.batch(batch.x, batch.y, number / 3)
         assert trainer.rows[number] == batch.index[active].tolist()
-        assert trainer.results[number].selection.rate == len(active) / 30
+        assert trainer.results[number].selection.measured_rate == len(active) / 30
     assert difference(model, plain.model) <= TOLERANCE
     assert any(0 < len(rows) < 30 for rows in trainer.rows)
     assert difference(model, cnn()) > 1e-3
@@ -172,8 +172,8 @@ def test_per_sample_is_the_plain_loop(
 class Held(LogIntegral):
     """A threshold that never moves."""
 
-    def __init__(self, target_rate: float, value: float) -> None:
-        super().__init__(target_rate)
+    def __init__(self, rate: float, value: float) -> None:
+        super().__init__(rate)
         self.value = value
 
     def update(self, rate: float, scores: Tensor) -> None: ...
@@ -188,7 +188,7 @@ def test_per_sample_falls_back_when_nothing_is_active(
     trainer = RecordedSampleTrainer(cnn(), loader, epochs=1, policy=policy, config=config)
     trainer.run()
     assert [len(set(rows)) for rows in trainer.rows] == [fallback] * 3
-    assert policy.rate == 0.0
+    assert policy.measured_rate == 0.0
     assert policy.fallback_rows == trainer.ledger.samples.trained == 3 * fallback
     assert trainer.ledger.samples.skipped == 60 - 3 * fallback
 

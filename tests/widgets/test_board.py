@@ -54,7 +54,7 @@ def clock(monkeypatch):
 
 
 def feed(live, steps, **metrics):
-    numbers = {"threshold": 1.0, "rate": 0.1, "target_rate": 0.1, "loss": 2.0, "flops": 1e9}
+    numbers = {"threshold": 1.0, "measured_rate": 0.1, "rate": 0.1, "loss": 2.0, "flops": 1e9}
     for step in steps:
         live.log(step, phase="train", **{**numbers, "flops_dense": 2e9, **metrics})
 
@@ -115,15 +115,15 @@ def test_a_drawing_error_ends_the_board_and_not_the_training(shown, monkeypatch,
 def test_what_it_draws_is_what_the_run_logged():
     live = LiveBoard(live=False)
     trainer = small_trainer(observers=[live])
-    trainer.steer("target_rate", 0.2)
+    trainer.steer("rate", 0.2)
     history = trainer.run()
     figure = live.picture()
     threshold, rate, learning, accuracy, cost, empty = figure.axes
     assert not empty.axison
     for axis, line, name in (
         (threshold, 0, "threshold"),
-        (rate, 0, "rate"),
-        (rate, 2, "target_rate"),
+        (rate, 0, "measured_rate"),
+        (rate, 2, "rate"),
         (learning, 0, "loss"),
         (cost, 0, "flops"),
         (cost, 1, "flops_dense"),
@@ -131,7 +131,7 @@ def test_what_it_draws_is_what_the_run_logged():
         logged = np.array([s[name] for s in history.steps])
         assert axis.lines[line].get_ydata() == pytest.approx(logged)
         assert axis.lines[line].get_xdata() == pytest.approx([s["step"] for s in history.steps])
-    for axis, name in ((rate, "rate"), (learning, "loss")):
+    for axis, name in ((rate, "measured_rate"), (learning, "loss")):
         last = [s[name] for s in history.steps][-board.WINDOW :]
         assert axis.lines[1].get_ydata()[-1] == pytest.approx(np.mean(last))
     for line, name in ((learning.lines[2], "val_loss"), (accuracy.lines[0], "val_accuracy")):
@@ -145,7 +145,7 @@ def test_what_it_draws_is_what_the_run_logged():
 
 def test_panels_show_what_was_measured_and_the_note_names_the_rest():
     live = LiveBoard(live=False)
-    live.log(1, phase="train", loss=1.0, flops=None, rate=None)
+    live.log(1, phase="train", loss=1.0, flops=None, measured_rate=None)
     assert [axis.get_title() for axis in live.picture().axes if axis.axison] == ["loss"]
     assert note(live.picture()) == "joules not measured: no meter was given · FLOPs not counted"
     feed(live, range(2, 5), joules=None, joules_reason="too short")

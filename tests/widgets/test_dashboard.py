@@ -42,16 +42,16 @@ def in_thread(*actions):
 
 
 def test_a_run_is_that_of_its_trainer(trainer, tmp_path):
-    trainer.steer("target_rate", 0.4)
+    trainer.steer("rate", 0.4)
     run = Run(trainer)
     run.drive()
     check(run, "finished", [33])
     run.save(tmp_path / "run.json")
     record = json.loads((tmp_path / "run.json").read_text())
     assert record["steered"] is True
-    assert record["events"] == [{"step": 0, "name": "target_rate", "value": 0.4}]
+    assert record["events"] == [{"step": 0, "name": "rate", "value": 0.4}]
     alone = small_trainer()
-    alone.steer("target_rate", 0.4)
+    alone.steer("rate", 0.4)
     losses = [[step["loss"] for step in steps] for steps in (record["steps"], alone.run().steps)]
     assert losses[0] == losses[1]
 
@@ -192,7 +192,7 @@ def test_controls_are_heard_from_another_thread(begin, trainer, monkeypatch):
         target, choice = strips[0].box.children[0].children
         seen.append(gains())
         target.value = 0.4
-        until(lambda: trainer.policy.target_rate == 0.4)
+        until(lambda: trainer.policy.rate == 0.4)
         choice.value = "origin_pi"
         until(lambda: len(gains()) == 3)
         seen.append(gains())
@@ -209,7 +209,7 @@ def test_controls_are_heard_from_another_thread(begin, trainer, monkeypatch):
     run = begin(trainer, "ask", pace=50)
     threads[0].join()
     check(run, "finished", [33])
-    assert [e["name"] for e in run.record()["events"]] == ["target_rate", "controller", "kp"]
+    assert [e["name"] for e in run.record()["events"]] == ["rate", "controller", "kp"]
     assert seen == [["gain"], ["kp", "ki", "alpha"]]
     for words in ("<b>finished</b> · step 33", "joules not measured", "threshold", "rate"):
         assert words in strips[0]._readout.value

@@ -98,7 +98,12 @@ def test_speeds_are_bars_and_their_interval_decides_what_they_are_called():
 def steps():
     return pd.DataFrame(
         [
-            {"seed": seed, "step": step, "threshold": 2.0 / step, "rate": 0.1 * (step % 3) ** 2}
+            {
+                "seed": seed,
+                "step": step,
+                "threshold": 2.0 / step,
+                "measured_rate": 0.1 * (step % 3) ** 2,
+            }
             for seed in (0, 1)
             for step in range(1, 61)
         ]
@@ -128,7 +133,7 @@ def test_threshold_and_rate_draw_the_median_and_the_set_point(steps):
 
 
 def test_a_set_point_that_moves_is_drawn_in_steps_with_its_band(steps):
-    moved = steps.assign(target_rate=np.where(steps["step"] < 30, 0.1, 0.25))
+    moved = steps.assign(rate=np.where(steps["step"] < 30, 0.1, 0.25))
     picture = plots.threshold_and_rate(moved)
     axis = picture.axes[0]
     line = axis.lines[-1]
@@ -154,7 +159,9 @@ def test_controllers_are_curves_beside_the_shock_and_the_stream(steps):
 
 
 def test_one_step_is_a_marker_and_a_set_point_is_not_needed():
-    (rate, threshold) = plots.threshold_and_rate([{"step": 1, "threshold": 0.2, "rate": 0.1}]).axes
+    (rate, threshold) = plots.threshold_and_rate(
+        [{"step": 1, "threshold": 0.2, "measured_rate": 0.1}]
+    ).axes
     assert [axis.lines[0].get_marker() for axis in (rate, threshold)] == ["o", "o"]
     assert len(rate.lines) == 1
 
@@ -168,7 +175,7 @@ def test_a_threshold_without_end_does_not_hide_the_others(steps):
 
 
 def test_a_long_run_is_drawn_in_windows_of_equal_length():
-    steps = [{"step": s, "threshold": float(s), "rate": 0.1} for s in range(1000)]
+    steps = [{"step": s, "threshold": float(s), "measured_rate": 0.1} for s in range(1000)]
     line = plots.threshold_and_rate(steps, 0.1, window=1).axes[1].lines[0]
     assert list(line.get_xdata()) == list(range(0, 1000, 4))
     assert list(line.get_ydata())[:2] == [1.5, 5.5]

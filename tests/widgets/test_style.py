@@ -28,7 +28,7 @@ DARK = {
 }
 RATES = [0.1] * 20 + [0.2] * 20
 STEPS = [
-    {"step": step, "threshold": 2.0, "rate": 0.1, "target_rate": rate}
+    {"step": step, "threshold": 2.0, "measured_rate": 0.1, "rate": rate}
     for step, rate in enumerate(RATES)
 ]
 

@@ -19,7 +19,7 @@ class BatchLossScore(InfoBatch):
     losses: ``policy.mean(loss, index)`` multiplies it by the mean weight of the batch.
 
     Args:
-        r: probability of dropping a sample whose score is below the mean, in [0, 1).
+        rate: probability of keeping a sample whose score is below the mean, in (0, 1].
         delta: fraction of the epochs in which samples are dropped, in [0, 1].
         alpha: decay of the exponential moving average, in [0, 1).
     """
@@ -33,9 +33,9 @@ class BatchLossScore(InfoBatch):
     unseen = 0.0
 
     def __init__(
-        self, r: float = 0.5, delta: float = 0.875, alpha: float = 0.7, seed: int = 0
+        self, rate: float = 0.5, delta: float = 0.875, alpha: float = 0.7, seed: int = 0
     ) -> None:
-        super().__init__(r, delta, seed)
+        super().__init__(rate, delta, seed)
         self.alpha = check_number("alpha", alpha, SHARE)
 
     def observe(self, visit: Visit) -> None:

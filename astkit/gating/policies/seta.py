@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from astkit import rng
-from astkit.gating.controllers import PART, SHARE, check_count, check_number
+from astkit.gating.controllers import PART, check_count, check_number
 from astkit.gating.policies.last_loss import LastLoss, ending
 from astkit.gating.policy import PolicyCard, RunInfo, Selection
 
@@ -14,14 +14,14 @@ from astkit.gating.policy import PolicyCard, RunInfo, Selection
 class SeTa(LastLoss):
     """Draws a random fraction of the samples and trains on a window of their loss groups.
 
-    The latest losses of ``floor((1 - r) * N)`` random samples are clustered into ``groups`` groups
+    The latest losses of ``floor(rate * N)`` random samples are clustered into ``groups`` groups
     by k-means; epoch t trains on ``round(window * groups)`` adjacent groups, starting at number
     ``t mod (groups - round(window * groups) + 1)``. The first epoch and those from ``floor(delta *
     epochs)`` on train on all groups. The loss of samples without one is 3, as published; k-means
     is initialised at quantiles of the losses (published: at random). Defaults as for CIFAR.
 
     Args:
-        r: fraction of the samples skipped at random in each epoch, in [0, 1).
+        rate: fraction of the samples drawn at random in each epoch, in (0, 1].
         groups: number of groups, 1 or more.
         window: fraction of the groups to train on, above 0 and at most 1.
         delta: fraction of the epochs that use the window, in [0, 1].
@@ -38,7 +38,7 @@ class SeTa(LastLoss):
 
     def __init__(
         self,
-        r: float = 0.1,
+        rate: float = 0.9,
         groups: int = 5,
         window: float = 0.9,
         delta: float = 0.875,
@@ -50,13 +50,13 @@ class SeTa(LastLoss):
                 f"window is {window} of {groups} groups, which is 0: give a window that holds a"
                 " group, such as groups=5, window=0.9"
             )
-        self.r = check_number("r", r, SHARE)
+        self.rate = check_number("rate", rate)
         self.delta, self.seed = check_number("delta", delta, PART), seed
 
     def plan(self, run: RunInfo) -> Selection:
         losses, rows = self.recall(run), len(run.rows)
         order = rng.permutation(rows, run.seed, "seta", run.epoch, run.round)
-        kept = order[: max(1, int((1 - self.r) * rows + 1e-9))]
+        kept = order[: max(1, int(self.rate * rows + 1e-9))]
         if run.epoch and not ending(run, self.rounds, self.delta):
             width = round(self.groups * self.window)
             first = run.epoch % (self.groups - width + 1)

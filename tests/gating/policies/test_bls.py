@@ -15,7 +15,8 @@ from tests.gating.policies.recorded import N, info, losses_of, planned
 
 def test_it_plans_as_infobatch_does_from_the_average() -> None:
     losses, size, alpha = losses_of(), 8, 0.6
-    policy, other = BatchLossScore(r=0.4, delta=0.75, alpha=alpha), InfoBatch(r=0.4, delta=0.75)
+    policy = BatchLossScore(rate=0.6, delta=0.75, alpha=alpha)
+    other = InfoBatch(rate=0.6, delta=0.75)
     scores = [0.0] * N
     for epoch, values in enumerate(losses):
         other.losses = torch.tensor(scores)

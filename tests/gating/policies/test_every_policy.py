@@ -185,8 +185,7 @@ def test_a_trainer_that_was_stopped_resumes_to_the_same_weights(name: str, tmp_p
 RATE, SHARE = "a share above 0 and", "a share of 0 or more and below"
 PART = "a share of 0 or more and at"
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
-    *((name, {"rate": 1.1}, RATE) for name in RATED),
-    *((name, {"r": 1}, SHARE) for name in PRUNING),
+    *((name, {"rate": 1.1}, RATE) for name in (*RATED, *PRUNING)),
     *((name, {"delta": 1.1}, PART) for name in ("infobatch", "seta")),
     ("seta", {"groups": 5, "window": 0.05}, "of 5 groups, which is 0: give a window that holds"),
     *(("seta", {"window": window}, RATE) for window in (0, 1.2, math.nan)),

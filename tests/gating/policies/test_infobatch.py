@@ -15,7 +15,7 @@ from tests.gating.policies.recorded import EPOCHS, N, follow, info, losses_of, p
 
 def test_it_equals_the_published_rule() -> None:
     losses, r, last = losses_of().tolist(), 0.4, {}
-    found = follow(InfoBatch(r, delta=0.75, seed=3), losses_of())
+    found = follow(InfoBatch(1 - r, delta=0.75, seed=3), losses_of())
     for epoch in range(EPOCHS):
         rows, weights = [], []
         draws = rng.uniform(torch.arange(N), 0, "infobatch", epoch, 0).tolist()
@@ -40,7 +40,7 @@ def test_equal_losses_are_not_below_their_mean() -> None:
 
 
 def test_a_sample_without_a_finite_loss_stays() -> None:
-    policy = InfoBatch(0.9)
+    policy = InfoBatch(0.1)
     losses = torch.ones(1, N)
     losses[0, :3] = torch.tensor([math.nan, math.inf, 0.5])
     follow(policy, losses)

@@ -38,12 +38,12 @@ def test_the_groups_are_those_of_k_means(groups: int) -> None:
 
 
 def test_a_share_that_is_a_whole_number_of_samples_is_not_rounded_down() -> None:
-    assert len(SeTa(r=0.9).plan(info(0, samples=100))) == 10
+    assert len(SeTa(rate=0.1).plan(info(0, samples=100))) == 10
 
 
 def test_it_equals_the_published_rule() -> None:
     losses, last = losses_of().tolist(), [3.0] * N
-    found = follow(SeTa(r=0.2, groups=4, window=0.5, delta=0.75), losses_of())
+    found = follow(SeTa(rate=0.8, groups=4, window=0.5, delta=0.75), losses_of())
     for epoch in range(EPOCHS):
         kept = rng.permutation(N, 0, "seta", epoch, 0).tolist()[: int(0.8 * N)]
         if 0 < epoch < math.floor(0.75 * EPOCHS):
