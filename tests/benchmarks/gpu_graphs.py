@@ -34,7 +34,7 @@ STEPS, WARMUP, WAITING, ROUNDS, BATCHES = 200, 20, 40, 15, 1000
 NETWORKS = ("simple_cnn", "simplified_vit", "resnet9")
 POLICIES: dict[str, Any] = {
     "dense": None,
-    "gate": {"name": "gate", "target_rate": 0.1, "controller": "top_k"},
+    "gate": {"name": "gate", "rate": 0.1, "controller": "top_k"},
 }
 MODES: dict[str, dict[str, Any]] = {
     "fp32": {},

@@ -24,7 +24,7 @@ from astkit.datasets import Batch
 from astkit.trainers import Budget, TrainConfig, Trainer
 from astkit.trainers.graphs import LAUNCH_BOUND, SHAPES, WARMUP, StepGraphs
 
-GATE = {"name": "gate", "target_rate": 0.3, "controller": "top_k"}
+GATE = {"name": "gate", "rate": 0.3, "controller": "top_k"}
 
 
 class Repeated:
