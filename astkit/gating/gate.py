@@ -205,7 +205,8 @@ class Gate(Policy):
         """Select the highest ``scores [batch]`` without synchronising with the device."""
         check_scores(scores)
         scores = scores.detach() if scores.is_floating_point() else scores.float()
-        self._check_fallback(len(scores))
+        if not self._checked:
+            self._check_fallback(len(scores))
         batch, quota = len(scores), self._grant(len(scores))
         # room for the fallback rows: the size must not depend on the scores
         most = quota if quota >= self.min_active else max(quota, min(self.fallback, batch))
@@ -269,7 +270,8 @@ class Gate(Policy):
         threshold: float,
     ) -> Selection:
         chosen = active.nonzero().squeeze(1)
-        self._check_fallback(len(scores))
+        if not self._checked:
+            self._check_fallback(len(scores))
         count, size, target = len(chosen), len(usable), self.controller.rate
         measured, decided = count / size, None
         if target < 1:  # at rate 1 there is no threshold
@@ -297,11 +299,11 @@ class Gate(Policy):
         return selection.padded(int(rows[0]))  # weight 0 does not mask a NaN loss
 
     def _check_fallback(self, rows: int) -> None:
-        """Warn once if the fallback matters in batches of ``rows`` rows."""
-        expected, told, self._checked = self.rate * rows, self._checked, True
+        """Warn if the fallback matters in batches of ``rows`` rows."""
+        self._checked, expected = True, self.rate * rows
         # the number of active rows varies, but for the best of each batch
         least = self.min_active if isinstance(self.controller, TopK) else self.fallback
-        if told or self.rate == 1 or not self.min_active * self.fallback:
+        if self.rate == 1 or not self.min_active * self.fallback:
             return
         if expected < least:
             warnings.warn(
