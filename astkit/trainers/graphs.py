@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import SGD, Adam, AdamW
 from torch.utils import _pytree as pytree
 
 from astkit import distributed
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 LAUNCH_BOUND = 1e12
 """FLOPs of a step up to which graphs="auto" records it: about 10 ms of a fast GPU's work."""
 WARMUP = 3  # steps of a shape before it is recorded, in which libraries choose kernels
-SHAPES = 8  # graphs at most, each with its own buffers
+SHAPES = 16  # graphs at most, each with its own inputs
 VAIN = 3  # changes of the model before anything was replayed, after which recording ends
 WAITS = "synchronizing CUDA operation"
 """Words of torch's warning if the host waits for the device."""
@@ -80,6 +81,7 @@ class StepGraphs:
         self._known: Any = None  # state of the model and the optimizer that graphs were made for
         self._optimizer_state: Any = None
         self._vain = 0
+        self._full = False
         self._shapes: dict[object, Recorded] = {}
         self.drop()
 
@@ -200,10 +202,10 @@ class StepGraphs:
         return bool(steps._optimizer_step_pre_hooks or steps._optimizer_step_post_hooks)
 
     def _warm(self, shape: Recorded, function: Function, inputs: tuple[Any, ...]) -> Any:
-        """A real call, on the stream that records; the second one watches for waits."""
+        """A real call, on the stream that records; the last one watches for waits."""
         shape.calls += 1
         with self._beside(), self._on_device(capturable=False):
-            if shape.calls != 2:
+            if shape.calls < WARMUP:  # when libraries choose kernels, they may wait
                 return function(*inputs)
             with self._watched() as waits:
                 outputs = function(*inputs)
@@ -214,7 +216,13 @@ class StepGraphs:
     def _record(self, shape: Recorded, function: Function, inputs: tuple[Any, ...]) -> bool:
         """Record a call, which is not executed; whether that was possible."""
         if sum(each.graph is not None for each in self._shapes.values()) >= SHAPES:
-            self._many()
+            if not self._full:
+                warnings.warn(
+                    f"graphs: batches have more than {SHAPES} shapes, so kernels of further ones"
+                    " are launched one by one",
+                    stacklevel=2,
+                )
+            self._full = True
             return False
         own = tuple(_copied(each) for each in inputs)
         try:
@@ -232,17 +240,11 @@ class StepGraphs:
             self.end(f"the step cannot be recorded ({what})")
             return False
         finally:
-            self._forget_gradients()
+            if torch.is_grad_enabled():
+                self._forget_gradients()
         if unknown:
             self.end(f"the model returns {', '.join(sorted(unknown))}, which cannot be copied")
         return self.reason is None
-
-    def _many(self) -> None:
-        warnings.warn(
-            f"graphs: batches have more than {SHAPES} shapes, so kernels of further ones are"
-            " launched one by one",
-            stacklevel=2,
-        )
 
     def _forget_gradients(self) -> None:
         """The memory of gradients in a graph belongs to the pool."""
@@ -354,6 +356,17 @@ def _copied(part: Any) -> Any:
     return map_tensors(torch.clone, part)
 
 
+def chosen_graphs(work: Optimisation, flops: float) -> StepGraphs | None:
+    """Graphs for steps of ``flops`` each, if ``work.config.graphs`` asks for them; or a warning."""
+    automatic = work.config.graphs == "auto"
+    reason = unsupported(work)
+    if reason is not None and not automatic:
+        warnings.warn(f"graphs is True, but {reason}: no step is recorded", stacklevel=2)
+    if reason is not None or (automatic and flops > LAUNCH_BOUND):
+        return None
+    return StepGraphs(work.model, work.optimizer, work.device, work.ledger)
+
+
 def unsupported(work: Optimisation) -> str | None:
     """Why steps cannot be recorded; ``None`` if they may be."""
     model, optimizer = work.model, work.optimizer
@@ -370,8 +383,8 @@ def unsupported(work: Optimisation) -> str | None:
         )
     if work.watching:
         return "the policy reads what the model predicts for each row"
-    if not type(optimizer).__module__.startswith("torch.optim"):
-        return f"{kind} is not an optimizer of torch, whose steps can be recorded"
+    if type(optimizer) not in (Adam, AdamW, SGD):
+        return f"{kind} is not Adam, AdamW or SGD of torch"
     if not getattr(optimizer, "_step_supports_amp_scaling", False):
         return f"{kind} is not fused, so it cannot skip a step on the device: pass fused=True"
     return None

@@ -20,7 +20,7 @@ from astkit.gating.losses import Criterion, row_losses
 from astkit.gating.selection import Predictions, predictions
 from astkit.profiling.ledger import Ledger
 from astkit.trainers.config import TrainConfig
-from astkit.trainers.graphs import LAUNCH_BOUND, StepGraphs, unsupported
+from astkit.trainers.graphs import StepGraphs, chosen_graphs
 
 HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 FUSED = ("cpu", "cuda")  # devices whose fused AdamW skips a step on request
@@ -313,15 +313,9 @@ class Optimisation:
 
     def decide(self, flops: float) -> None:
         """Record the steps from here on, if ``config.graphs`` says so for one of ``flops``."""
-        self.undecided, automatic = False, self.config.graphs == "auto"
-        reason = unsupported(self)
-        if reason is not None:
-            if not automatic:
-                warnings.warn(f"graphs is True, but {reason}: no step is recorded", stacklevel=2)
-        elif not automatic or flops <= LAUNCH_BOUND:
-            self.graphs = StepGraphs(self.model, self.optimizer, self.device, self.ledger)
-            if automatic:  # compiling is for long steps
-                self.training_pass = self.wrapped
+        self.undecided, self.graphs = False, chosen_graphs(self, flops)
+        if self.graphs is not None and self.config.graphs == "auto":
+            self.training_pass = self.wrapped  # compiling is for long steps
 
     def _recorded_step(
         self, batch: Batch, weight: Tensor | None, normaliser: float | Tensor | None

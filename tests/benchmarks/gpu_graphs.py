@@ -1,5 +1,7 @@
 """Checks of recorded steps on a GPU: `python -m tests.benchmarks.gpu_graphs --out FILE`.
 
+`--only seconds,waits` chooses parts by words in their names.
+
 Do graphs train as eager steps do, without a wait, with the same random numbers; does a NaN stop the
 step; how many steps are replayed, and how long do they take; what happens to a model that cannot be
 recorded, and is memory freed. The file is written after each part; a part that fails is recorded
@@ -16,21 +18,24 @@ import traceback
 import warnings
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from astkit.datasets import Loader
 from astkit.files import write_json
 from astkit.profiling import interleaved
 from astkit.stamp import describe, stamp
 from astkit.trainers import TrainConfig, Trainer, graphs
 from tests.benchmarks import bench, gpu
 from tests.benchmarks.bench import BATCH, ENDLESS, advance
-from tests.benchmarks.gpu import COMPILED, Part, synchronising_raises, training
+from tests.benchmarks.gpu import COMPILED, Part, synchronising_raises
+from tests.benchmarks.measure import STATS, synthetic
 
-STEPS, WARMUP, WAITING, ROUNDS, BATCHES = 200, 20, 40, 15, 1000
+STEPS, WARMUP, WAITING, ROUNDS, BATCHES = 200, 20, 40, 15, 250
+LIMIT_S = 420.0  # no part begins after that
 NETWORKS = ("simple_cnn", "simplified_vit", "resnet9")
 POLICIES: dict[str, Any] = {
     "dense": None,
@@ -44,9 +49,18 @@ AT_MOST = 1e-5  # of the largest weight
 LR = 1e-4  # a larger one multiplies the rounding of sums in 200 steps on noise
 
 
-def made(name: str, way: str, record: Any = True, batches: int = BATCHES, **settings: Any) -> Any:
-    """A trainer of a network on noise."""
-    return training(POLICIES[way], batches, name, graphs=record, **settings)
+images = cache(synthetic)
+
+
+def made(
+    model: str | nn.Module, way: str, record: bool = True, size: int = BATCH, **settings: Any
+) -> Trainer:
+    """A trainer of a network on noise, which reports once in 1,000 batches."""
+    loader = Loader(images(BATCHES * size), size, normalize=STATS, resident=True)
+    config = TrainConfig(report_every=1000, graphs=record, **settings)
+    model = gpu.network(model) if isinstance(model, str) else model
+    own = {"policy": POLICIES[way], "budget": ENDLESS, "config": config, "device": gpu.DEVICE}
+    return Trainer(model, loader, **own)
 
 
 def batches_of(trainer: Any) -> Generator[Any]:
@@ -207,7 +221,7 @@ def seconds(name: str, size: int = BATCH) -> Part:
         for mode, settings in MODES.items():
             for kind, record in {"eager": False, "graphs": True}.items():
                 key = f"{way}, {mode}, {kind}"
-                trainer = made(name, way, record, BATCHES, size=size, **settings)
+                trainer = made(name, way, record, size, **settings)
                 trainers[key], steps = trainer, batches_of(trainer)
                 advance(steps, 2 * WARMUP)
                 arms[key] = partial(advance, steps, 10)
@@ -238,9 +252,7 @@ class Asks(nn.Module):
 
 def unrecordable(how: str) -> Part:
     """Such a model trains on, dropout included, and one sentence says why it is not recorded."""
-    trainer = made("simple_cnn", "dense", False)
-    config = TrainConfig(report_every=1000, graphs=True)
-    run = Trainer(Asks(how), trainer.train_data, budget=ENDLESS, config=config, device=gpu.DEVICE)
+    run = made(Asks(how), "dense")
     steps = batches_of(run)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
@@ -266,7 +278,7 @@ def memory(name: str, runs: int = 8) -> Part:
     """Memory that the allocator holds after each of several runs in turn."""
     held = []
     for number in range(runs):
-        steps = batches_of(made(name, "dense" if number % 2 else "gate", batches=50))
+        steps = batches_of(made(name, "dense" if number % 2 else "gate"))
         advance(steps, WARMUP)
         steps.close()
         del steps
@@ -307,15 +319,17 @@ def parts() -> dict[str, Callable[[], Part]]:
 
 def main(arguments: list[str] | None = None) -> None:
     """Check every part and write the results after each of them."""
-    asked = bench.options(main.__doc__, None, arguments, only="")
+    asked = bench.options(main.__doc__, None, arguments, only="", limit=LIMIT_S)
     if not torch.cuda.is_available():
         raise SystemExit("not run: torch sees no CUDA GPU")
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     command = "python -m tests.benchmarks.gpu_graphs"
     content: Part = {"command": command, "stamp": stamp(), "parts": {}}
     print(describe(content["stamp"]))
+    start = time.perf_counter()
     for name, part in parts().items():
-        if asked.only not in name:
+        wanted = any(word in name for word in asked.only.split(","))
+        if not wanted or time.perf_counter() - start > asked.limit:
             continue
         found = content["parts"][name] = attempt(part)
         shown = {key: value for key, value in found.items() if key != "traceback"}

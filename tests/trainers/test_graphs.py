@@ -384,7 +384,7 @@ def test_a_cpu_has_no_graphs_and_one_sentence_says_so() -> None:
 
 
 def test_short_steps_are_recorded_and_long_ones_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("astkit.trainers.optimisation.unsupported", lambda work: None)
+    monkeypatch.setattr("astkit.trainers.graphs.unsupported", lambda work: None)
     monkeypatch.setattr(torch, "compile", lambda model: model.forward)
     for flops, recorded in ((LAUNCH_BOUND, True), (2 * LAUNCH_BOUND, False)):
         work = trainer(False, config={"graphs": "auto", "compile": True}).optimisation
