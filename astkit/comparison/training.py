@@ -42,6 +42,7 @@ from astkit.trainers import (
     choose_device,
 )
 from astkit.trainers.evaluation import Aggregate
+from astkit.trainers.first_batch import initialise
 
 Chosen = Policy | Mapping[str, Any]
 Entry = dict[str, Any]
@@ -75,8 +76,16 @@ class Task:
 
     def model(self, seed: int) -> nn.Module:
         """A new model; its weights depend on ``seed`` only."""
-        with rng.isolated(choose_device(self.device), seed, "model"):
-            return self.make_model()
+        device = choose_device(self.device)
+        with rng.isolated(device, seed, "model"):
+            model = self.make_model()
+        if isinstance(model, nn.Module):
+
+            def load() -> Batch:
+                return next(iter(as_loader(selectable(self.train, seed), device).batches(0)))
+
+            initialise(model, load, device, seed)
+        return model
 
     def source(self, part: str) -> BatchSource:
         """The "validation" or "test" data, in order."""

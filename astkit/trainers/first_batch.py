@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 
 from astkit import distributed, rng
 from astkit.datasets import BatchSource
-from astkit.datasets.batch import Args, Batch, map_tensors
+from astkit.datasets.batch import Args, Batch, call, map_tensors
 from astkit.datasets.facts import class_labels
 from astkit.gating.losses import (
     Criterion,
@@ -23,7 +24,7 @@ from astkit.gating.losses import (
     shown,
 )
 from astkit.gating.scores import entropy
-from astkit.gating.selection import Scored
+from astkit.gating.selection import Scored, evaluating
 from astkit.trainers.optimisation import out_of_memory
 
 
@@ -54,6 +55,31 @@ def takes_classes(
                 check_labels(labels, count)
     row_losses(criterion, outputs, few.y)
     return classes
+
+
+def initialise(
+    model: nn.Module, load: Callable[[], Batch], device: torch.device, seed: int
+) -> None:
+    """Give lazy modules their shapes, from a forward pass of a batch that ``load`` returns.
+
+    Their weights depend on ``seed``. Raises ``ValueError`` for inputs that the model refuses, and
+    for lazy modules that have no part in the pass.
+    """
+    if not _uninitialised(model):
+        return
+    few = load().take(slice(0, 2))
+    with evaluating(model.to(device), device), rng.isolated(device, seed, "lazy modules"):
+        first_outputs(lambda batch: call(model, batch.x, batch.y), few)
+    if unused := _uninitialised(model):
+        raise ValueError(
+            f"the model has lazy parameters that its forward pass does not use, {unused[0]}: leave"
+            " them out, or give their modules a shape"
+        )
+
+
+def _uninitialised(model: nn.Module) -> list[str]:
+    named = chain(model.named_parameters(), model.named_buffers())
+    return [name for name, part in named if nn.parameter.is_lazy(part)]
 
 
 def first_outputs(forward: Callable[[Batch], Any], few: Batch) -> Any:

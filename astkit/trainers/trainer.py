@@ -34,6 +34,7 @@ from astkit.trainers.evaluation import Evaluation, Measured, Metrics, as_metrics
 from astkit.trainers.fingerprint import check_same, describe, describe_weights, first_batch
 from astkit.trainers.first_batch import (
     features_of,
+    initialise,
     of_all_processes,
     sampled_rows,
     takes_classes,
@@ -56,7 +57,8 @@ class Trainer:
 
     Args:
         model: called with the inputs of a batch, see `batch.call`; with several processes a
-            DistributedDataParallel, or a model with ``fully_shard`` applied.
+            DistributedDataParallel, or a model with ``fully_shard`` applied. Lazy modules get their
+            shapes from a first batch, and weights that depend on ``config.seed``.
         train: a data set, a `Loader`, or a torch DataLoader of batches of any structure.
         validation: likewise, evaluated after each epoch; ``None`` disables validation.
         policy: chooses the rows to train on: a `Policy`, its name, or ``{"name": ..., argument:
@@ -132,6 +134,12 @@ class Trainer:
             size = size if is_dataset(validation) else None  # a loader has its own
             self.validation = as_loader(opened(validation), self.device, size, shuffle=False)
         self.validation_rows = sampled_rows(self.validation, self.config.validation_fraction)
+        self.policy = as_policy(policy, seed) or Policy()
+        features, limit = self._features, self.budget.flops
+        self.batches = Batches(
+            self.train_data, self.policy, self.validation, self.device, seed, features, limit
+        )
+        initialise(model, self.batches.peek, self.device, seed)
         self.ledger = Ledger(synchronize=synchronizer(self.device), meter=meter)
         self.optimisation = Optimisation(
             model, self.config, criterion, optimizer, scheduler, self.device, self.ledger
@@ -140,14 +148,9 @@ class Trainer:
         self.optimizer = self.optimisation.optimizer
         self.metrics = as_metrics(metrics)
         self.validates = True  # after each epoch
-        self.policy = as_policy(policy, seed) or Policy()
         self._chooses = overrides(self.policy, "choose")
         self._observes = overrides(self.policy, "observe")
         self.optimisation.watching = self._observes and self.policy.needs_outputs
-        features, limit = self._features, self.budget.flops
-        self.batches = Batches(
-            self.train_data, self.policy, self.validation, self.device, seed, features, limit
-        )
         self.flops = flops
         if flops is not None and not callable(flops):
             stated(flops, None)  # refuses what is no number of FLOPs

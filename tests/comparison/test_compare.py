@@ -665,3 +665,32 @@ def test_a_policy_that_chooses_by_the_target_has_a_forecast_first(
         assert text.splitlines()[0] == f"{sentence}."
     assert sentence in found.to_html(tmp_path / "page.html").read_text()
     assert found.to_json()["forecast"]["unit"] == found.forecast.unit
+
+
+class Spectral(nn.Module):
+    """A complex filter of the inputs, and a lazy last layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.filter = nn.Parameter(torch.randn(3, dtype=torch.complex64))
+        self.last = nn.LazyLinear(3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs: Tensor = self.last((torch.fft.rfft(x) * self.filter).abs())
+        return outputs
+
+
+@pytest.mark.parametrize(
+    ("make_model", "loader"),
+    [
+        (Spectral, False),
+        (lambda: nn.LazyLinear(3), True),
+        (lambda: nn.Sequential(nn.LazyBatchNorm1d(), nn.LazyLinear(3)), False),
+    ],
+)
+def test_lazy_and_complex_models(make_model: Any, loader: bool) -> None:
+    train = DataLoader(TRAIN, 16, shuffle=True) if loader else TRAIN
+    size = None if loader else 16
+    report = run(make_model=make_model, train=train, batch_size=size, policies=["cached_loss"])
+    first = [entry["curve"][0] for entry in report.entries if entry["policy"] == "dense"]
+    assert first[0][2] != first[1][2]  # seeds have weights of their own
