@@ -23,7 +23,7 @@ from torch.utils.data import (
 from astkit import distributed
 from astkit.datasets.batch import Batch, as_batch, check_index
 from astkit.datasets.images import Images
-from astkit.datasets.loader import BatchSource, Loader, fetch_rows
+from astkit.datasets.loader import BatchSource, Loader, fetch_rows, stacking
 
 BATCH_SIZE = 128
 _UNDIVIDED = RandomSampler | SequentialSampler  # load every row in every process
@@ -132,7 +132,7 @@ class ForeignLoader:
 
     def _deliver(self, start: int) -> Iterator[Batch]:
         number, left = -1, self.num_samples if self.streamed else None
-        for number, item in enumerate(self.loader):
+        for number, item in enumerate(self._items()):
             index, parts = item if self._indexed else (None, item)
             batch = as_batch(parts, index)
             if number >= start:
@@ -146,6 +146,10 @@ class ForeignLoader:
                 "The loader yielded no batch; check that its dataset is not empty and that it can "
                 "be iterated more than once (a generator cannot)."
             )
+
+    def _items(self) -> Iterator[Any]:
+        with stacking():
+            yield from self.loader
 
 
 def convertible(loader: Any) -> bool:

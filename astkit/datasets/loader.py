@@ -15,8 +15,9 @@ from __future__ import annotations
 import copy
 import operator
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Literal, Protocol, Self, runtime_checkable
 
@@ -303,7 +304,8 @@ class Loader:
         # an iterator draws its workers' base seed from here instead of the global generator
         loader.generator.manual_seed(derive(self.seed, "workers", epoch))
         try:
-            yield from loader
+            with stacking():
+                yield from loader
         except Exception:
             loader = None  # the next pass starts new workers
             raise
@@ -378,6 +380,23 @@ class _Seeded(Dataset[Any]):
             return self.data[rows]
         with nullcontext() if self.plain else restored(self.device, *key):
             return self.collate_fn(fetch_rows(self.data, rows))
+
+
+@contextmanager
+def stacking() -> Iterator[None]:
+    """Raise ``ValueError`` for rows that torch's ``default_collate`` cannot stack."""
+    try:
+        yield
+    except Exception as error:  # of any type; that of a worker holds its traceback
+        place = "".join(traceback.format_exception(error))
+        if "default_collate" not in place or "memory" in str(error):
+            raise
+        why = (str(error).strip() or type(error).__name__).splitlines()[-1]
+        raise ValueError(
+            f"the rows of a batch cannot be stacked ({why}): give the Loader or DataLoader a"
+            " collate_fn that makes tensors of a list of rows, such as by padding, or let the data"
+            " set give numbers and tensors of one shape"
+        ) from error
 
 
 def fetch_rows(data: Any, rows: list[int]) -> list[Any]:

@@ -172,13 +172,52 @@ def test_a_collate_function_of_ones_own():
         return torch.nn.utils.rnn.pad_sequence(list(x), batch_first=True), torch.stack(y)
 
     ragged = [(torch.ones(1 + row % 3), torch.tensor(row)) for row in range(6)]
-    with pytest.raises(RuntimeError, match="stack expects each tensor to be equal size"):
-        passes(Loader(ragged, 3))
     for workers in (0, 1):
         loader = Loader(ragged, 3, collate_fn=padded, num_workers=workers, shuffle=False)
         for index, x, y in loader.batches(0):
             assert torch.equal(index, y)
             assert x.sum(1).tolist() == [1, 2, 3]
+
+
+class Given(Dataset):
+    """Rows of a list, as a type that a worker can be sent."""
+
+    def __init__(self, rows):
+        self.rows = rows
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, row):
+        return self.rows[row], row
+
+
+UNSTACKED = {
+    "ragged": ([torch.ones(1 + row % 3) for row in range(6)], "equal size, but got"),
+    "ragged arrays": ([np.ones((2, 1 + row)) for row in range(6)], "equal size, but got"),
+    "ragged lists": ([[1] * row for row in range(1, 7)], "should be of equal size"),
+    "None": ([1.0, None, 2.0, 3.0, 4.0, 5.0], "NoneType"),
+    "None in mappings": ([{"x": None} for _ in range(6)], "NoneType"),
+    "objects": ([object() for _ in range(6)], "found <class 'object'>"),
+    "dates": ([np.datetime64("2020-01-01") for _ in range(6)], "datetime64"),
+    "other keys": ([{"a": 1} if row < 5 else {"b": 1} for row in range(6)], "'[ab]'"),
+}
+
+
+@pytest.mark.parametrize("name", UNSTACKED)
+def test_rows_that_cannot_be_stacked_are_one_sentence(name):
+    rows, why = UNSTACKED[name]
+    words = rf"^the rows of a batch cannot be stacked \(.*{why}.*\): give .* a collate_fn that .*$"
+    for source in (Loader(Given(rows), 6), as_loader(DataLoader(Given(rows), 6))):
+        with pytest.raises(ValueError, match=words):
+            list(source.batches(0))
+
+
+@pytest.mark.parametrize("load", [Loader, DataLoader])
+def test_rows_that_cannot_be_stacked_in_workers_are_one_sentence(load):
+    with pytest.raises(ValueError, match="the rows of a batch cannot be stacked") as caught:
+        list(as_loader(load(Given(UNSTACKED["ragged"][0]), 6, num_workers=1)).batches(0))
+    assert "\n" not in str(caught.value)
 
 
 def readable(items):
