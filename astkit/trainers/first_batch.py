@@ -25,7 +25,7 @@ from astkit.gating.losses import (
 )
 from astkit.gating.scores import entropy
 from astkit.gating.selection import Scored, evaluating
-from astkit.trainers.optimisation import out_of_memory
+from astkit.trainers.refusals import out_of_memory
 
 
 def takes_classes(

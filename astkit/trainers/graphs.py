@@ -21,6 +21,7 @@ from torch.utils import _pytree as pytree
 from astkit import distributed
 from astkit.datasets.batch import Batch, map_tensors, tensors
 from astkit.profiling.ledger import Ledger
+from astkit.trainers.refusals import out_of_memory
 
 if TYPE_CHECKING:
     from astkit.trainers.optimisation import Optimisation
@@ -131,6 +132,17 @@ class StepGraphs:
     def _run(self, name: str, function: Function, *inputs: Any) -> Any:
         if self.reason is not None or not self._usable(inputs):
             return None
+        try:
+            return self._called(name, function, inputs)
+        except BaseException as error:
+            self.model.zero_grad(set_to_none=True)
+            if not out_of_memory(error):
+                raise
+        self.end("memory ran out")  # outside the handler, whose traceback holds tensors
+        return None
+
+    def _called(self, name: str, function: Function, inputs: tuple[Any, ...]) -> Any:
+        """A real call, or its replay."""
         modes = tuple([module.training for module in self._modules])
         shape = self._shapes.setdefault((name, modes, *map(_shape, inputs)), Recorded())
         if shape.graph is None:
@@ -257,7 +269,7 @@ class StepGraphs:
     def _on_device(self, capturable: bool) -> Iterator[None]:
         """Learning rates as tensors, which a graph reads anew at each replay."""
         groups: list[dict[str, Any]] = self.optimizer.param_groups
-        before = [
+        before: list[dict[str, Any]] = [
             {name: group[name] for name in ("lr", "capturable") if name in group}
             for group in groups
         ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -21,10 +20,16 @@ from astkit.gating.selection import Predictions, predictions
 from astkit.profiling.ledger import Ledger
 from astkit.trainers.config import TrainConfig
 from astkit.trainers.graphs import StepGraphs, chosen_graphs
+from astkit.trainers.refusals import (
+    NOTHING,
+    check_parameters,
+    check_trainable,
+    not_finite,
+    out_of_memory,
+)
 
 HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 FUSED = ("cpu", "cuda")  # devices whose fused AdamW skips a step on request
-NOTHING = "{}, so there is nothing to train: give the model parameters with requires_grad=True"
 LONE_ROW = "more than 1 value per channel"
 """Words of torch's error if BatchNorm cannot normalise a single row."""
 
@@ -82,7 +87,7 @@ class Optimisation:
                 f"micro_batch is {config.micro_batch}, but a model with fully_shard needs equally"
                 " many passes in every process: leave it None, or use DistributedDataParallel"
             )
-        _check_trainable(self.model, optimizer)
+        check_trainable(self.model, optimizer)
         kinds = {parameter.device.type for parameter in self.model.parameters()}
         real = all(parameter.is_floating_point() for parameter in self.model.parameters())
         self.optimizer = optimizer or torch.optim.AdamW(
@@ -91,7 +96,7 @@ class Optimisation:
             weight_decay=config.weight_decay,
             fused=self.device.type in FUSED and real,
         )
-        _check_parameters(self.model, self.optimizer, criterion)
+        check_parameters(self.model, self.optimizer, criterion)
         self.scheduler = scheduler
         if isinstance(scheduler, ReduceLROnPlateau):
             raise ValueError(
@@ -155,7 +160,7 @@ class Optimisation:
     def outputs(self, model: nn.Module, batch: Batch) -> Any:
         """Outputs of ``model`` in its current mode, computed in micro-batches."""
         if self.graphs is not None and model is self.model and not torch.is_grad_enabled():
-            outputs = self._recorded(self.graphs.outputs, self._whole_pass, batch)
+            outputs = self.graphs.outputs(self._whole_pass, batch)
             if outputs is not None:
                 return outputs
         alone = model is self.model is self.wrapped  # DistributedDataParallel exchanges buffers
@@ -328,7 +333,7 @@ class Optimisation:
         if batch.rows < 2 or empty or self._rows or self.pending:
             return None
         taken, replayed = self.steps, self.graphs.replayed
-        done = self._recorded(self.graphs.step, self._whole_step, batch, weight, normaliser)
+        done = self.graphs.step(self._whole_step, batch, weight, normaliser)
         if done is None:
             return None
         losses, stepped = done
@@ -337,17 +342,6 @@ class Optimisation:
         if stepped:
             self._next_rate()
         return losses
-
-    def _recorded(self, call: Callable[..., Any], *inputs: Any) -> Any:
-        """``call(*inputs)`` of `graphs`; ``None`` if a graph is not to be had."""
-        try:
-            return call(*inputs)
-        except BaseException as error:
-            self.model.zero_grad(set_to_none=True)
-            if self.graphs is None or not out_of_memory(error):
-                raise
-        self.graphs.end("memory ran out")
-        return None
 
     def _whole_step(
         self, batch: Batch, weight: Tensor | None, normaliser: float | Tensor
@@ -478,13 +472,13 @@ class Optimisation:
             return math.inf
         number = value.item()
         if not math.isfinite(number):  # faster than torch.isfinite
-            raise _not_finite(what, str(number))
+            raise not_finite(what, str(number))
         return number
 
     def check(self) -> None:
         """Raise ``FloatingPointError`` if a loss or gradient was not finite; synchronises."""
         if self._broken is not None and bool(self._broken):
-            raise _not_finite("training loss or the gradient", "not finite")
+            raise not_finite("training loss or the gradient", "not finite")
 
     def release(self) -> None:
         """Leave the optimizer and the gradients as they were before the run; free the graphs."""
@@ -574,59 +568,8 @@ class Optimisation:
                     parameter.grad = torch.empty_like(parameter).copy_(gradient)  # likewise
 
 
-def out_of_memory(error: BaseException) -> bool:
-    """Whether ``error`` is an out-of-memory error of a device or of the host."""
-    sentences = ("out of memory", "can't allocate memory")
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(
-        sentence in str(error) for sentence in sentences
-    )
-
-
 def _above_0(total: float | Tensor) -> float | Tensor:
     """``total``, or 1 in place of 0: nothing is trained on then."""
     if isinstance(total, Tensor):
         return torch.where(total == 0, 1.0, total)
     return total or 1.0
-
-
-def _check_trainable(model: nn.Module, optimizer: torch.optim.Optimizer | None) -> None:
-    """Raise ``ValueError`` if no parameter is trained, or for a step that wants a closure."""
-    if optimizer is None:
-        whose, parameters = f"the {type(model).__name__} has", list(model.parameters())
-    else:
-        whose = "the optimizer got"
-        parameters = [each for group in optimizer.param_groups for each in group["params"]]
-    if not any(each.requires_grad for each in parameters):
-        many = f"{len(parameters)} parameters, all frozen" if parameters else "no parameters"
-        raise ValueError(NOTHING.format(f"{whose} {many}"))
-    if optimizer is None:
-        return
-    for part in list(inspect.signature(type(optimizer).step).parameters.values())[1:]:
-        if part.default is part.empty and part.kind is part.POSITIONAL_OR_KEYWORD:
-            raise ValueError(
-                f"the step of the optimizer {type(optimizer).__name__} needs a {part.name}, which"
-                " evaluates a batch several times: pass one that does not, such as torch.optim.SGD"
-            )
-
-
-def _check_parameters(
-    model: nn.Module, optimizer: torch.optim.Optimizer, criterion: Criterion
-) -> None:
-    """Raise ``ValueError`` for parameters outside ``model``, whose gradients would never clear."""
-    inner = criterion.parameters() if isinstance(criterion, nn.Module) else ()
-    trained = [each for group in optimizer.param_groups for each in group["params"]]
-    trained += [each for each in inner if each.requires_grad]
-    if strange := len({*trained} - {*model.parameters()}):
-        raise ValueError(
-            f"{strange} parameters of the optimizer or the criterion are not the model's: build the"
-            " optimizer from model.parameters(), after fully_shard and other changes of the model,"
-            " and make a criterion with parameters a part of it, such as with model.loss ="
-            " criterion, or freeze it with criterion.requires_grad_(False)"
-        )
-
-
-def _not_finite(what: str, value: str) -> FloatingPointError:
-    return FloatingPointError(
-        f"the {what} became {value}: the weights were not changed in this step; lower lr, or"
-        " set clip_norm, and check the batch's inputs for NaN"
-    )

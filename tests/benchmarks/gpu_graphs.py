@@ -10,6 +10,7 @@ with its traceback.
 
 from __future__ import annotations
 
+import copy
 import gc
 import math
 import os
@@ -24,6 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from astkit import rng
 from astkit.datasets import Loader
 from astkit.files import write_json
 from astkit.profiling import interleaved
@@ -58,7 +60,9 @@ def made(
     """A trainer of a network on noise, which reports once in 1,000 batches."""
     loader = Loader(images(BATCHES * size), size, normalize=STATS, resident=True)
     config = TrainConfig(report_every=1000, graphs=record, **settings)
-    model = gpu.network(model) if isinstance(model, str) else model
+    if isinstance(model, str):
+        with rng.isolated("cpu", 0):
+            model = gpu.network(model)
     own = {"policy": POLICIES[way], "budget": ENDLESS, "config": config, "device": gpu.DEVICE}
     return Trainer(model, loader, **own)
 
@@ -95,12 +99,14 @@ def trained(name: str, way: str, record: bool, steps: int, **settings: Any) -> P
     """Weights and losses after ``steps`` steps, and the share of steps that were replayed."""
     trainer = made(name, way, record, **settings)
     steps_of, losses = batches_of(trainer), []
+    before = copy.deepcopy(trainer.model.state_dict())
     for _ in range(steps):
         losses.append(next(steps_of).metrics["loss"])
     work = trainer.optimisation
     weights = {name: part.detach().clone() for name, part in trainer.model.state_dict().items()}
     reason = None if work.graphs is None else work.graphs.reason
     found = {
+        "before": before,
         "weights": weights,
         "losses": torch.stack([torch.as_tensor(each).float().cpu() for each in losses]),
         "share": work.replayed / steps,
@@ -145,6 +151,7 @@ def equal(name: str, way: str) -> Part:
         "difference": found,
         "from usual steps": difference(usual["weights"], recorded["weights"]),
         "usual steps twice": difference(usual["weights"], again["weights"]),
+        "moved": difference(usual["before"], usual["weights"]),
         "first steps apart": apart.nonzero().flatten()[:3].tolist(),
         "share": recorded["share"],
         "reason": recorded["reason"],

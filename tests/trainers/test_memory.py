@@ -14,7 +14,8 @@ from torch.utils.data import TensorDataset
 from astkit import rng
 from astkit.gating import Gate
 from astkit.trainers import TrainConfig, Trainer
-from astkit.trainers.optimisation import Optimisation, out_of_memory
+from astkit.trainers.optimisation import Optimisation
+from astkit.trainers.refusals import out_of_memory
 from tests.trainers.test_optimisation import add, batches, grads, made, train
 
 EXHAUSTED = "CUDA out of memory. Tried to allocate 2.00 GiB (a simulated one)"
