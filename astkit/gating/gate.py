@@ -316,7 +316,7 @@ class Gate(Policy):
             )
 
     def _grant(self, rows: int) -> int:
-        exact = self.rate * rows + self.carry
+        exact = self.controller.rate * rows + self.carry
         quota = min(rows, int(exact + 1e-9))
         self.carry = exact - quota
         return quota
