@@ -468,7 +468,7 @@ class _TextSource:
                 yield record
 
     def chunks(self) -> Iterator[list[list[str]]]:
-        """Columns of up to `CHUNK` rows, without rows that are longer or shorter than the header."""
+        """Columns of up to `CHUNK` rows, without rows of another length than the header."""
         whole = (each for each in self._records() if len(each) == len(self.names))
         records = islice(whole, 1, None)
         with suppress(csv.Error):  # a fault already
