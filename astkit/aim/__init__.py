@@ -1,0 +1,1 @@
+"""Which data to train on: compare with a target, forecast decisions, carry them out."""

@@ -1,0 +1,284 @@
+"""Which data to train on: old rows, target rows, both, and in which share, judged on the target.
+
+Cross-validation over the target: a proxy, fitted to old rows and to some of the target's as a
+`Decision` says, is judged on target rows that it has not seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from astkit import rng
+from astkit.gating.forecast import gain
+from astkit.gating.ratio import calibrated
+
+Array = np.ndarray[Any, Any]
+Fold = tuple[Array, Array]
+"""Rows of the target to fit, and to judge: int64 each."""
+
+RANDOM_FOLDS = 4
+FORWARD_PARTS = 4
+"""Parts of a target in order: models of the first ones are judged on the next."""
+FITTED = 12_000
+"""Old rows that a proxy is fitted to, at most."""
+Z = 1.96
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What a training would be done on.
+
+    Attributes:
+        old: whether old rows take part; ``times``: how often a target row counts, 0 for not at all.
+        weighted: whether old rows count by the ratio of the target's density to theirs.
+        without: columns that are left out.
+    """
+
+    old: bool = True
+    times: int = 0
+    weighted: bool = False
+    without: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """As "old", "both x4", "weighted both", "target", "both without day"."""
+        rows = "both" if self.old and self.times else "old" if self.old else "target"
+        share = f" x{self.times}" if self.old and self.times > 1 else ""
+        left_out = f" without {', '.join(self.without)}" if self.without else ""
+        return f"{'weighted ' if self.weighted else ''}{rows}{share}{left_out}"
+
+
+OLD, BOTH, TARGET = Decision(), Decision(times=1), Decision(old=False, times=1)
+PLAIN = (OLD, BOTH, Decision(times=4), Decision(times=16), TARGET)
+WEIGHTED = tuple(Decision(times=times, weighted=True) for times in (0, 1, 4))
+
+
+def decisions_for(telling: Sequence[str] = ()) -> list[Decision]:
+    """All decisions, the simplest first; the first three also without the columns ``telling``."""
+    fewer = [Decision(each.old, each.times, without=tuple(telling)) for each in PLAIN[:3]]
+    return [*PLAIN, *WEIGHTED, *(fewer if telling else [])]
+
+
+def random_folds(units: Array, seed: int) -> list[Fold]:
+    """Folds over whole ``units`` int ``[M]`` in random order."""
+    count = int(units.max()) + 1
+    place = rng.permutation(count, seed, "decisions").numpy() % min(RANDOM_FOLDS, count)
+    fold = place[units]
+    return [
+        (np.flatnonzero(fold != each), np.flatnonzero(fold == each)) for each in np.unique(fold)
+    ]
+
+
+def forward_folds(units: Array) -> list[Fold]:
+    """Folds that go forward: fitted to earlier rows, judged on the next part, a unit between."""
+    count = int(units.max()) + 1
+    starts = [round(count * part / FORWARD_PARTS) for part in range(FORWARD_PARTS + 1)]
+    folds = []
+    for begin, end in zip(starts[1:], starts[2:], strict=False):
+        fit = np.flatnonzero(units < max(1, begin - 1))
+        judge = np.flatnonzero((units >= begin) & (units < end))
+        if len(fit) and len(judge):
+            folds.append((fit, judge))
+    return folds
+
+
+@dataclass
+class Judgement:
+    """Gains of a decision over training on old rows, in the unit of the metric.
+
+    Attributes:
+        losses: of each judged target row, float64 ``[M]``; NaN for others.
+        gain, error: on all folds.
+    """
+
+    decision: Decision
+    losses: Array
+    gain: float = 0.0
+    error: float = 0.0
+
+    @property
+    def low(self) -> float:
+        """Lower end of the 95 % interval."""
+        return self.gain - Z * self.error
+
+    @property
+    def high(self) -> float:
+        """Upper end of the 95 % interval."""
+        return self.gain + Z * self.error
+
+
+Proxy = Callable[[Array, Array, Array, Array], Array]
+"""``(x, y, weights, others)``: predictions for ``others`` of a model fitted to weighted rows."""
+Ratio = Callable[[Array], Array]
+"""``(rows of the target)``: weights of the old rows, shaped by these alone, mean 1."""
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Judges decisions by a proxy.
+
+    Attributes:
+        old, target: inputs and labels of each, ``([n, d], [n])``.
+        names: of the columns, which a decision may leave out by the part before a space.
+        proxy: fits and predicts; ``losses``: ``(predictions, labels) -> [n]``.
+        ratio: see `Ratio`.
+        folds: of the target's rows.
+        units: int ``[M]``, of target rows that depend on each other.
+        unit: of gains, see `astkit.gating.forecast.gain`.
+    """
+
+    old: tuple[Array, Array]
+    target: tuple[Array, Array]
+    names: Sequence[str]
+    proxy: Proxy
+    losses: Callable[[Array, Array], Array]
+    ratio: Ratio
+    folds: Sequence[Fold]
+    units: Array
+    unit: str
+
+    def judge(self, decisions: Sequence[Decision]) -> list[Judgement]:
+        """Gains of all ``decisions``, of which the first has to be `OLD`."""
+        count = len(self.target[1])
+        found = [Judgement(each, np.full(count, np.nan)) for each in decisions]
+        for fit, judge in self.folds:
+            weights = self.ratio(fit) if any(each.weighted for each in decisions) else None
+            for one in found:
+                one.losses[judge] = self._losses(one.decision, weights, fit, judge)
+        for one in found:
+            one.gain, one.error = self.gain(found[0].losses, one.losses)
+        return found
+
+    def _losses(self, decision: Decision, ratio: Array | None, fit: Array, judge: Array) -> Array:
+        parts: list[tuple[Array, Array, Array]] = []
+        if decision.old:
+            own = np.ones(len(self.old[1])) if ratio is None or not decision.weighted else ratio
+            parts.append((*self.old, own))
+        if decision.times:
+            x, y = (part[fit] for part in self.target)
+            parts.append((x, y, np.full(len(fit), float(decision.times))))
+        x, y, weights = (np.concatenate(each) for each in zip(*parts, strict=True))
+        kept = [not self._left_out(name, decision) for name in self.names]
+        others, wanted = (part[judge] for part in self.target)
+        if not all(kept):
+            x, others = x[:, kept], others[:, kept]
+        return self.losses(self.proxy(x, y, weights, others), wanted)
+
+    def _left_out(self, name: str, decision: Decision) -> bool:
+        return any(name == each or name.startswith(f"{each} ") for each in decision.without)
+
+    def gain(
+        self, old: Array, new: Array, folds: Sequence[int] | None = None
+    ) -> tuple[float, float]:
+        """Gain and error on the rows of some ``folds``, by default all.
+
+        The error is that over units of rows, or over folds if that is larger: what one part of the
+        time says of the next varies more than its rows do.
+        """
+        chosen = range(len(self.folds)) if folds is None else folds
+        judged = [self.folds[fold][1] for fold in chosen]
+        rows = np.concatenate(judged)
+        whole, error = gain(old[rows], new[rows], self.unit, self.units[rows])
+        if len(judged) > 2:
+            each = [gain(old[part], new[part], self.unit, self.units[part])[0] for part in judged]
+            error = max(error, float(np.std(each, ddof=1) / len(each) ** 0.5))
+        return whole, error
+
+
+def choose(found: Sequence[Judgement], judge: Judge) -> tuple[Judgement, float, float]:
+    """The decision to take, its gain and error as quoted.
+
+    The simplest whose gain is within one error of the largest; where no interval excludes 0, both
+    if it is not below old. The gain that is quoted was chosen on other folds.
+    """
+    chosen = _simplest(found, [(each.gain, each.error) for each in found])
+    if chosen is found[0] or len(judge.folds) < 2:
+        return chosen, chosen.gain, chosen.error
+    halves = [range(0, len(judge.folds), 2), range(1, len(judge.folds), 2)]
+    quoted = []
+    for own, others in (halves, halves[::-1]):
+        gains = [judge.gain(found[0].losses, each.losses, own) for each in found]
+        best = _simplest(found, gains)
+        quoted.append(judge.gain(found[0].losses, best.losses, others)[0])
+    return chosen, float(np.mean(quoted)), chosen.error
+
+
+def _simplest(found: Sequence[Judgement], gains: Sequence[tuple[float, float]]) -> Judgement:
+    sure = [value for value, error in gains if value - Z * error > 0]
+    if not sure:
+        both = next((n for n, each in enumerate(found) if each.decision == BOTH), 0)
+        return found[both] if gains[both][0] >= 0 else found[0]
+    best = max(range(len(found)), key=lambda n: gains[n][0])
+    least = gains[best][0] - gains[best][1]
+    return next(each for each, (value, _) in zip(found, gains, strict=True) if value >= least)
+
+
+# --- proxies ---------------------------------------------------------------------------------
+
+
+TREES: dict[str, Any] = {
+    "max_iter": 80,
+    "learning_rate": 0.12,
+    "max_leaf_nodes": 31,
+    "max_bins": 64,
+    "early_stopping": False,
+    "random_state": 0,
+}
+
+
+def trees(x: Array, y: Array, weights: Array, others: Array) -> Array:
+    """Predictions of boosted trees: of a regression, or of classes where ``y`` are integers."""
+    from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+
+    classes = y.dtype.kind == "i"
+    kind = HistGradientBoostingClassifier if classes else HistGradientBoostingRegressor
+    if classes and len(np.unique(y)) == 1:
+        return np.full(len(others), y[0])
+    least = min(20, max(1, len(y) // 20))
+    model = kind(**TREES, min_samples_leaf=least).fit(x, y, sample_weight=weights)
+    predicted: Array = model.predict(others)
+    return predicted
+
+
+def squared(predictions: Array, labels: Array) -> Array:
+    """Squared errors."""
+    errors: Array = (predictions - labels) ** 2
+    return errors
+
+
+def wrong(predictions: Array, labels: Array) -> Array:
+    """100 for a wrong class: points of accuracy."""
+    return 100.0 * (predictions != labels)
+
+
+def ratio_by_trees(
+    old: tuple[Array, Array], target: tuple[Array, Array], kept: Array, seed: int
+) -> Ratio:
+    """Weights of old rows by a classifier that tells them from target rows, by inputs and label."""
+    from sklearn.ensemble import HistGradientBoostingClassifier
+
+    views = [np.column_stack([x[:, kept], y]) for x, y in (old, target)]
+
+    def ratio(fit: Array) -> Array:
+        count = len(old[1])
+        half = rng.permutation(count, seed, "ratio").numpy() % 2
+        part = np.arange(len(fit)) % 2
+        scores, of_target = np.zeros(count), np.zeros(len(fit))
+        for own in (0, 1):
+            x = np.concatenate([views[0][half != own], views[1][fit[part != own]]])
+            sizes = int((half != own).sum()), int((part != own).sum())
+            kinds = np.repeat([0, 1], sizes)
+            weight = np.repeat([1.0, sizes[0] / max(1, sizes[1])], sizes)
+            settings = {**TREES, "max_iter": 40, "max_leaf_nodes": 15}
+            model = HistGradientBoostingClassifier(**settings).fit(x, kinds, sample_weight=weight)
+            scores[half == own] = model.predict_proba(views[0][half == own])[:, 1]
+            of_target[part == own] = model.predict_proba(views[1][fit[part == own]])[:, 1]
+        weights = calibrated(scores, of_target, np.ones(count))
+        scaled: Array = weights / weights.mean()
+        return scaled
+
+    return ratio

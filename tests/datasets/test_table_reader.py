@@ -1,0 +1,174 @@
+"""Tables of people: each kind of cell is read rightly, or named in one message."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from astkit.datasets.table_reader import read_table
+
+ROWS = range(80)
+
+
+def written(folder: Path, text: str, encoding: str = "utf-8", name: str = "table.csv") -> Path:
+    path = folder / name
+    path.write_bytes(text.encode(encoding))
+    return path
+
+
+def column(folder: Path, cells: list[str], separator: str = ",") -> pd.Series:
+    """The column ``a`` of a file with these cells, quoted, beside another column."""
+    lines = [f'"{cell}"{separator}{row}' for row, cell in enumerate(cells)]
+    text = "\n".join([f"a{separator}b", *lines]) + "\n"
+    return read_table(written(folder, text)).frame["a"]
+
+
+@pytest.mark.parametrize(
+    ("cells", "separator", "expected"),
+    [
+        (["1,5", "2,25"] * 40, ";", [1.5, 2.25]),
+        (["1,5", "12,25"] * 40, ",", [1.5, 12.25]),
+        (["1,500", "2,250"] * 40, ",", [1500, 2250]),
+        (["1,234,567", "12"] * 40, ",", [1234567, 12]),
+        (["1.234,50 €", "7,00 €"] * 40, ";", [1234.5, 7]),
+        (["$1,200.50", "$7"] * 40, ",", [1200.5, 7]),
+        (["-$3", "$+4"] * 40, ",", [-3, 4]),
+        (["12 kg", "1.5 kg"] * 40, ",", [12, 1.5]),
+        (["12%", "7%"] * 40, ",", [12, 7]),
+        (["1e3", "2.5E-1"] * 40, "\t", [1000, 0.25]),
+        (["3 000", "12 500"] * 40, "|", [3000, 12500]),
+    ],
+)
+def test_numbers_are_read_as_they_are_meant(
+    tmp_path: Path, cells: list[str], separator: str, expected: list[float]
+) -> None:
+    assert column(tmp_path, cells, separator)[:2].tolist() == expected
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        [f"A{row}" for row in ROWS],
+        [str(10**25 + row) for row in ROWS],
+        [f"{row}+2j" for row in ROWS],
+        ["12 kg", "500 g"] * 40,
+        ["None", "Full"] * 40,
+        ["NA", "EU"] * 40,
+        ["True", "False"] * 40,
+    ],
+)
+def test_words_stay_as_they_are_written(tmp_path: Path, cells: list[str]) -> None:
+    assert column(tmp_path, cells).tolist() == cells
+
+
+@pytest.mark.parametrize(
+    ("cells", "second"),
+    [
+        (["2024-01-31", "2024-02-01"] * 40, "2024-02-01"),
+        (["31.01.2024 10:30", "01.02.2024 11:00"] * 40, "2024-02-01 11:00"),
+        (["1/31/2024", "2/1/2024"] * 40, "2024-02-01"),
+        (["31/1/2024", "1/2/2024"] * 40, "2024-02-01"),
+        (["2024-01-31T10:00:00Z", "2024-02-01T10:00:00Z"] * 40, "2024-02-01 10:00"),
+    ],
+)
+def test_dates_are_read_in_their_format(tmp_path: Path, cells: list[str], second: str) -> None:
+    assert column(tmp_path, cells)[1] == pd.Timestamp(second)
+
+
+@pytest.mark.parametrize("stray", ["n.a.", "kg", "unknown", "1.2.3"])
+def test_a_stray_word_among_numbers_is_missing_and_named(tmp_path: Path, stray: str) -> None:
+    cells = [stray if row == 3 else str(row * 1.5) for row in ROWS]
+    rows = read_table(written(tmp_path, "a,b\n" + "".join(f"{c},1\n" for c in cells)))
+    assert np.isnan(rows.frame["a"][3])
+    assert rows.frame["a"].notna().sum() == 79
+    assert rows.notes == [
+        f"column 'a': cells that are no number count as missing: {stray!r} in row 4"
+    ]
+
+
+@pytest.mark.parametrize("mark", ["", "NA", "nan", "-", "?", "null"])
+def test_marks_of_missing_numbers_are_missing(tmp_path: Path, mark: str) -> None:
+    values = column(tmp_path, [mark, "2"] * 40)
+    assert values.isna().sum() == 40
+    assert values.dtype == float
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("a,b,y\n" + "1,2,3,4\n" * 9, "its header has 3 names, but row 1 has 4"),
+        ("a,b,y\n" + "1,2,3\n" * 9 + "1,2\n", "but row 10 has 2 cells"),
+        ("a,y,y\n" + "1,2,3\n" * 9, "the name 'y' stands over 2 columns"),
+        ("a,y\n" + "1,2\n" * 9 + "inf,2\n", "beyond those of float32 (inf in row 10)"),
+        ("a,y\n" + "1,2\n" * 9 + "1e39,2\n", "beyond those of float32 (1e+39 in row 10)"),
+        ('a,c,y\n1,"w,2\n3,"v,4\n', "a quoted cell does not end"),
+        ("1,2\n" * 9, "its first line holds numbers, not names"),
+        ("# made by hand\na,y\n" + "1,2\n" * 9, "its header has 1 names, but row 1 has 2"),
+        ("a,y\n", "it has no rows"),
+    ],
+)
+def test_faults_of_a_file_are_named(tmp_path: Path, text: str, fault: str) -> None:
+    with pytest.raises(ValueError, match="cannot be read") as caught:
+        read_table(written(tmp_path, text))
+    assert fault in str(caught.value)
+
+
+def test_all_faults_of_a_file_are_in_one_message(tmp_path: Path) -> None:
+    text = "a,y,y\n" + "inf,2,3\n" * 9 + "1,2,3,4\n"
+    with pytest.raises(ValueError, match="cannot be read") as caught:
+        read_table(written(tmp_path, text))
+    assert str(caught.value).count("\n- ") == 3
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "cp1252"])
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_encodings_and_line_ends(tmp_path: Path, encoding: str, end: str) -> None:
+    text = end.join(["größe,y", *(f'"a, {row}",{row}' for row in ROWS)]) + end
+    frame = read_table(written(tmp_path, text, encoding)).frame
+    assert list(frame) == ["größe", "y"]
+    assert frame.shape == (80, 2)
+    assert frame["größe"][3] == "a, 3"
+
+
+def test_empty_cells_beyond_the_header_and_spaces_around_cells_go(tmp_path: Path) -> None:
+    text = "a, c,y\n" + "".join(f"{row}, {'x ' if row % 2 else 'x'},1,\n" for row in ROWS)
+    frame = read_table(written(tmp_path, text)).frame
+    assert list(frame) == ["a", "c", "y"]
+    assert set(frame["c"]) == {"x"}
+
+
+def test_a_nameless_column_that_counts_the_rows_is_left_out(tmp_path: Path) -> None:
+    path = written(tmp_path, ",a\n" + "".join(f"{row},{row % 7}\n" for row in ROWS))
+    rows = read_table(path)
+    assert list(rows.frame) == ["a"]
+    assert rows.notes == ["column 1 has no name and counts the rows: left out"]
+    assert list(read_table(pd.read_csv(path)).frame) == ["a"]
+
+
+def test_a_later_table_is_read_as_the_first(tmp_path: Path) -> None:
+    first = read_table(written(tmp_path, "a,c,y\n" + '"1,5",x,1\n' * 9, name="first.csv"))
+    later = written(tmp_path, "y,new,a\n" + '2,0,"2,5"\n' * 9, name="later.csv")
+    rows = read_table(later, first.columns)
+    assert list(rows.frame) == ["a", "c", "y"]
+    assert rows.frame["a"].tolist() == [2.5] * 9
+    assert rows.frame["c"].isna().all()
+    assert rows.notes == [
+        f"{later} has further columns, left out: new",
+        f"{later} lacks columns, which count as missing: c",
+    ]
+
+
+def test_frames_parquet_and_packed_files_are_read_alike(tmp_path: Path) -> None:
+    frame = pd.DataFrame(
+        {"a": [1.5, None] * 40, "c": ["x", None] * 40, "d": pd.date_range("2024", periods=80)}
+    )
+    frame.to_parquet(tmp_path / "t.parquet")
+    packed = tmp_path / "t.csv.gz"
+    packed.write_bytes(gzip.compress(frame.to_csv(index=False).encode()))
+    read = [read_table(each).frame for each in (frame, tmp_path / "t.parquet", packed)]
+    for other in read[1:]:
+        pd.testing.assert_frame_equal(read[0], other, check_dtype=False, check_categorical=False)
