@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -78,7 +79,7 @@ def forward_folds(units: Array) -> list[Fold]:
     count = int(units.max()) + 1
     starts = [round(count * part / FORWARD_PARTS) for part in range(FORWARD_PARTS + 1)]
     folds = []
-    for begin, end in zip(starts[1:], starts[2:], strict=False):
+    for begin, end in pairwise(starts[1:]):
         fit = np.flatnonzero(units < max(1, begin - 1))
         judge = np.flatnonzero((units >= begin) & (units < end))
         if len(fit) and len(judge):

@@ -58,6 +58,13 @@ class Table(Dataset[tuple[Tensor, Tensor]]):
     values, of one value, or of more than `MANY` words.
     """
 
+    frame: pd.DataFrame
+    task: str
+    classes: tuple[str, ...]
+    scale: tuple[float, float]
+    group: str | None
+    vectors: list[Tensor]
+
     def __init__(
         self,
         source: Any,
@@ -111,7 +118,7 @@ class Table(Dataset[tuple[Tensor, Tensor]]):
             self.values = self._values(wanted)
             return frame
         self.task = _task(wanted, self.label, task)
-        self.classes: tuple[str, ...] = ()
+        self.classes = ()
         self.scale = (0.0, 1.0)
         if self.task == "classes":
             found = wanted.value_counts()
@@ -137,7 +144,7 @@ class Table(Dataset[tuple[Tensor, Tensor]]):
 
     def _distinct(self, frame: pd.DataFrame) -> pd.DataFrame:
         """``frame`` without empty columns, copies of the label, and columns that add up to it."""
-        empty = [name for name in frame if frame[name].isna().all()]
+        empty = [str(name) for name in frame if frame[name].isna().all()]
         if empty:
             self.notes.append(f"columns without a value, left out: {', '.join(empty)}")
         frame = frame.drop(columns=empty)
@@ -158,7 +165,7 @@ class Table(Dataset[tuple[Tensor, Tensor]]):
         """Columns whose sum is the label of a regression, to rounding."""
         if self.task != "regression":
             return []
-        names = [name for name in frame if frame[name].dtype.kind == "f"]
+        names = [str(name) for name in frame if frame[name].dtype.kind == "f"]
         names = [name for name in names if frame[name].notna().all() and frame[name].std() > 0]
         if not names:
             return []
@@ -186,7 +193,7 @@ class Table(Dataset[tuple[Tensor, Tensor]]):
             return
         self.numbers = torch.from_numpy(self.encoder.numbers(self.frame))
         codes = []
-        self.vectors: list[Tensor] = []
+        self.vectors = []
         for name in self.frame.select_dtypes("category"):
             column = self.frame[name].cat
             words = column.categories.tolist()

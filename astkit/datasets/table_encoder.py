@@ -56,7 +56,7 @@ class TableEncoder:
     def fit(self, frame: pd.DataFrame) -> Self:
         """Fit to the columns of ``frame``: float64, datetime64 and categories."""
         self._hours = {
-            name
+            str(name)
             for name in frame.select_dtypes("datetime")
             if (frame[name].dt.hour.fillna(0) != 0).any()
         }

@@ -149,10 +149,10 @@ def _read_parts(
         listed = "".join(f"\n- {fault}" for fault in faults)
         raise ValueError(f"{name} cannot be read:{listed}")
     notes += [_stray(each, odd, decided[each]) for each, odd in stray.items() if odd]
-    for each in columns or ():
+    for each, column in (columns or {}).items():
         if each not in whole:
-            whole[each] = _joined([convert([""] * rows, (columns or {})[each])[0]], columns[each])
-            decided[each] = columns[each]
+            whole[each] = _joined([convert([""] * rows, column)[0]], column)
+            decided[each] = column
     ordered = whole if columns is None else {each: whole[each] for each in columns}
     return Rows(pd.DataFrame(ordered), {each: decided[each] for each in ordered}, notes)
 
@@ -223,9 +223,10 @@ def convert(cells: Any, column: Column) -> tuple[Any, list[tuple[int, str]]]:
         return cells, []
     codes, words = pd.factorize(np.array(cells, object))
     if column.kind == "words":
-        empty = words == ""
+        empty: np.ndarray[Any, Any] = np.equal(words, "")
         kept = np.where(empty, -1, np.cumsum(~empty) - 1)
-        return pd.Categorical.from_codes(kept[codes], list(words[~empty])), []
+        names: list[str] = words[~empty].tolist()
+        return pd.Categorical.from_codes(kept[codes].astype(np.int32), pd.Index(names)), []
     if column.kind == "number":
         values = _numbers(words, column.comma, column.unit)
         known = np.isfinite(values) | np.isinf(values)
