@@ -162,6 +162,8 @@ def features_of(model: nn.Module, batches: Iterator[Scored]) -> Tensor:
             hidden = seen[-1] if seen else batch.outputs
             if len(hidden) < batch.rows:  # evaluated in micro-batches
                 hidden = torch.cat(seen)
+            if hidden.is_complex():
+                hidden = torch.view_as_real(hidden).flatten(-2)
             hidden = hidden.reshape(batch.rows, -1, hidden.shape[-1]).mean(1)  # over tokens
             classes = class_outputs(batch.outputs, batch.targets)
             unsure = torch.zeros_like(losses)

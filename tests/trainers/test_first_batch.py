@@ -390,6 +390,23 @@ def test_a_compiled_model_has_the_same_features(monkeypatch: pytest.MonkeyPatch)
     torch.testing.assert_close(*found)
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_complex_hidden_layer_is_its_real_and_imaginary_parts() -> None:
+    class Looking(Policy):
+        def plan(self, run: Any) -> None:
+            found.append(run.features(torch.arange(4), "data")[:, :-2])
+
+    class Moduli(nn.Linear):
+        def forward(self, input: Tensor) -> Tensor:
+            return super().forward(torch.fft.fft(input)).abs()
+
+    found: list[Tensor] = []
+    run = trainer(model=Moduli(8, 3, dtype=torch.complex64), policy=Looking(), flops=1.0)
+    run.run()
+    expected = torch.view_as_real(torch.fft.fft(DATA.tensors[0][:4])).flatten(1)
+    torch.testing.assert_close(found[0], expected)
+
+
 def dimmed_batch(items: list[Any]) -> Any:
     x, y = default_collate(items)
     return dimmed(x), y
