@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import io
 import json
 import math
 import os
@@ -30,17 +29,13 @@ from astkit import distributed
 from astkit.files import write_atomic
 from astkit.gating.controllers import check_count
 
-FORMAT = 4
-PARTS = ("run", "model", "optimizer", "trainer")
 PATIENCE = 6.0  # seconds; loader workers exit after their parent process dies
-EXPANSION, ALWAYS = 20, 64 << 20
-"""A compressed file may expand to 20 times its size, or 64 MiB if that is larger."""
 _NAME = re.compile(r"\d+_step\d+\.json")
 _KIND = "$"  # key of JSON objects that encode types unknown to JSON
 
 
 class DamagedError(ValueError):
-    """A checkpoint whose content does not match its digest or format."""
+    """A checkpoint whose content does not match its digest."""
 
 
 class Checkpoints:
@@ -165,11 +160,7 @@ def newest(folder: str | os.PathLike[str]) -> tuple[Path, dict[str, Any]]:
     paths = listed(folder)
     for path in paths:
         try:
-            state = read(path)
-            wrong = [name for name in PARTS if not isinstance(state.get(name), dict)]
-            if wrong:
-                raise DamagedError(f"{path} is not a checkpoint: {', '.join(wrong)} is missing")
-            return path, state
+            return path, read(path)
         except (DamagedError, OSError) as error:
             warnings.warn(f"{error}; the previous checkpoint is used", stacklevel=3)
     raise ValueError(
@@ -190,18 +181,16 @@ def write(stem: Path, state: Mapping[str, Any], compress: bool = False) -> Path:
 
     ``state``: nested mappings, lists and tuples of tensors, strings, numbers, booleans and None;
     raises ``ValueError`` for other types and ``OSError`` if writing fails. Tied weights are stored
-    once. A file that would expand beyond the limit of `read` is written uncompressed.
+    once.
     """
     packed = _Packed()
     tree = packed.pack(state, "")
     content = save(packed.tensors)
     name = f"{stem.name}.safetensors"
     if compress:
-        small = gzip.compress(content, compresslevel=1, mtime=0)
-        if len(content) <= _limit(len(small)):
-            content, name = small, f"{name}.gz"
+        content, name = gzip.compress(content, compresslevel=1, mtime=0), f"{name}.gz"
     write_atomic(stem.with_name(name), content)
-    head = {"format": FORMAT, "file": name, "state": tree}
+    head = {"file": name, "state": tree}
     text = json.dumps({**head, "sha256": _digest(content, head)}, allow_nan=False)
     return write_atomic(stem.with_name(f"{stem.name}.json"), text)
 
@@ -218,40 +207,19 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
     """
     path = Path(path).expanduser()
     try:
-        if not path.is_file():
-            raise DamagedError(f"{path} is not a regular file")
         head = json.loads(path.read_bytes())
-        if head["format"] != FORMAT:
-            raise DamagedError(f"{path} was written by another version of astkit")
         name = Path(head["file"]).name  # beside the JSON file, whatever it says
-        if path.with_name(name).exists() and not path.with_name(name).is_file():
-            raise DamagedError(f"{path.with_name(name)} is not a regular file")
         content = path.with_name(name).read_bytes()
         if head.pop("sha256") != _digest(content, head):
             raise DamagedError(f"{path.name} and {name} do not have the SHA-256 that was stored")
         if name.endswith(".gz"):
-            content = _expanded(content)
-        state = _unpack(head["state"], load(content))
+            content = gzip.decompress(content)
+        state: dict[str, Any] = _unpack(head["state"], load(content))
+        return state
     except (OSError, DamagedError):
         raise
     except Exception as error:  # not written by `write`
         raise DamagedError(f"{path} holds no training state ({error})") from error
-    if not isinstance(state, dict):
-        raise DamagedError(f"{path} holds a {type(state).__name__} in place of a mapping")
-    return state
-
-
-def _expanded(content: bytes) -> bytes:
-    limit = _limit(len(content))
-    with gzip.open(io.BytesIO(content)) as file:
-        expanded = file.read(limit + 1)
-    if len(expanded) > limit:
-        raise ValueError(f"its {len(content):,} bytes expand to more than {limit:,}")
-    return expanded
-
-
-def _limit(size: int) -> int:
-    return max(ALWAYS, EXPANSION * size)
 
 
 class _Packed:
