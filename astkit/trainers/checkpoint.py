@@ -235,8 +235,8 @@ class _Packed:
         if isinstance(value, float):
             return value if math.isfinite(value) else {_KIND: "float", "value": repr(value)}
         if isinstance(value, Tensor) and value.is_complex():  # safetensors knows one type of four
-            parts = torch.view_as_real(value.detach().resolve_conj())
-            return {_KIND: "complex", "parts": self.pack(parts, place)}
+            pairs = torch.view_as_real(value.detach().resolve_conj())
+            return {_KIND: "complex", "parts": self.pack(pairs, place)}
         if isinstance(value, Tensor) and value.layout == torch.strided:
             return {_KIND: "tensor", "name": self._name(value.detach(), place.strip("/"))}
         if isinstance(value, Mapping):
