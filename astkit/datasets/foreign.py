@@ -291,6 +291,13 @@ def divided(source: BatchSource) -> BatchSource:
     if distributed.world() == 1:
         return source
     if isinstance(source, Loader):
+        size, world = source.batch_size, distributed.world()
+        if size % world:
+            near = [n for n in (size // world * world, (size // world + 1) * world) if n]
+            raise ValueError(
+                f"batch_size is {size}, which {world} processes cannot share evenly: give"
+                f" {' or '.join(map(str, near))}"
+            )
         return source.divided()
     loader: Any = getattr(source, "loader", source)
     same = f"all {distributed.world()} processes would train on the same rows of the"

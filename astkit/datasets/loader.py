@@ -196,7 +196,10 @@ class Loader:
         return self._changed(_augment=Augment(), drop_last=False)
 
     def divided(self) -> Self:
-        """A copy whose batches hold this process's share of the rows; see `distributed.share`."""
+        """A copy whose batches hold this process's share of the rows; all have equally many.
+
+        See `distributed.shared_evenly` for rows that are left over.
+        """
         return self._changed(_divided=True)
 
     def _changed(self, **attributes: Any) -> Self:
@@ -215,7 +218,8 @@ class Loader:
         return len(self.data)
 
     def __len__(self) -> int:
-        whole, rest = divmod(self.num_samples, self.batch_size)
+        rows = distributed.shared_evenly(self.num_samples) if self._divided else self.num_samples
+        whole, rest = divmod(rows, self.batch_size)
         return whole + (rest > 0 and not self.drop_last)
 
     def batches(
@@ -244,6 +248,8 @@ class Loader:
                 " int64 [K], such as mask.nonzero()[:, 0]."
             )
         visits = order if occurrence is None else order + ROWS * occurrence
+        if self._divided:
+            visits = visits[: distributed.shared_evenly(len(visits))]
         if self.drop_last:
             visits = visits[: len(visits) // self.batch_size * self.batch_size]
         chunks = visits[start * self.batch_size :].split(self.batch_size)

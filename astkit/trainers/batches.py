@@ -120,9 +120,9 @@ class Batches:
         """The planned rows that this round trains on; the rest waits for the next one."""
         size, planned = self.source.batch_size, len(self.epoch.rows)
         first = (self.batch - self.taken) * size
-        if not self.epoch.complete:
-            planned = first + (planned - first) // size * size
-        return slice(first, planned)
+        rows = planned - first
+        rows = distributed.shared_evenly(rows) if self.epoch.complete else rows // size * size
+        return slice(first, first + rows)
 
     def _rows_of(self, batch: Batch | None) -> int:
         """Rows of a batch in all processes together."""
@@ -131,7 +131,7 @@ class Batches:
             return own
         if isinstance(self.source, Loader):
             size = self.source.batch_size
-            part = slice(0, self.source.num_samples)
+            part = slice(0, distributed.shared_evenly(self.source.num_samples))
             if self.epoch.planner is not None:
                 part = self._part()
             return min(part.stop - part.start - self.taken * size, size)
@@ -144,16 +144,8 @@ class Batches:
             )
         return rows
 
-    @property
-    def repeating(self) -> bool:
-        """Whether the rows of the latest batch only repeat those of another process."""
-        own = self._alone or not isinstance(self.source, Loader)
-        return not own and distributed.repeats(self.rows)
-
     def weight(self, batch: Batch) -> Tensor | None:
         """Loss factor of each row of the latest batch, float32 ``[rows]``; ``None`` means 1."""
-        if self.repeating:
-            return torch.zeros(batch.rows, device=self.device)
         if self.epoch.planner is None:
             return None
         size = self.source.batch_size

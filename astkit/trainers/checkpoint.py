@@ -121,7 +121,7 @@ class Checkpoints:
             return False
         rested = time.monotonic() - self._last >= self.pause
         if self.pause and not done:
-            rested = distributed.least(rested) == [1.0]
+            rested = distributed.total(rested)[0] == distributed.world()
         return done or rested
 
     def write(self, state: dict[str, Any], step: int) -> None:

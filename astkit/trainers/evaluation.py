@@ -196,15 +196,25 @@ class Evaluation:
             if not each.averaged
         }
         self._parts: dict[str, list[Tensor]] = {}
+        self._divided: bool | None = None  # whether processes share a batch
         self._keep, self._kept = keep, list[tuple[Any, Any]]()
 
-    @property
-    def divisible(self) -> bool:
-        """Whether several processes may take a share of each batch."""
-        return not self._aggregates
+    def part(self, batch: Batch) -> Batch | None:
+        """The rows of ``batch`` that this process evaluates; ``None`` if there are none.
 
-    def add(self, batch: Batch, outputs: Any, repeated: bool = False) -> None:
-        """Take in a batch; not its row values if they are ``repeated`` in another process."""
+        Each process evaluates all of them with a metric that is no mean over rows, and where the
+        first batch has fewer than processes.
+        """
+        if self._divided is None:
+            processes = distributed.world()
+            self._divided = processes > 1 and batch.rows >= processes and not self._aggregates
+        mine = distributed.share(batch.rows) if self._divided else slice(0, batch.rows)
+        if mine.start == mine.stop:
+            return None
+        return batch.take(mine) if self._divided else batch
+
+    def add(self, batch: Batch, outputs: Any) -> None:
+        """Take in a batch."""
         values = {"loss": row_losses(self.criterion, outputs, batch.y)}
         pair = class_outputs(outputs, batch.y) if self.classes else None
         if pair is not None:
@@ -217,7 +227,7 @@ class Evaluation:
         outputs = singles(outputs)  # as a criterion gets them
         values |= {each.name: each.rows(outputs, batch.y) for each in self._averaged}
         for name, each in values.items():
-            self._parts.setdefault(name, []).append(each[:0] if repeated else each)
+            self._parts.setdefault(name, []).append(each)
         for metric in self._aggregates.values():
             metric.update(outputs, batch.y)
         if self._keep:
@@ -232,7 +242,7 @@ class Evaluation:
     def result(self) -> Measured:
         """Values of all batches, and of all processes; every process must call it."""
         columns = {name: torch.cat(parts).float() for name, parts in self._parts.items()}
-        if self.divisible and columns:
+        if self._divided:
             processes = distributed.gather(*columns.values())
             together = [torch.cat(parts) for parts in zip(*processes, strict=True)]
             columns = dict(zip(columns, together, strict=True))

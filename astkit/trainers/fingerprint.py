@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import TensorDataset
 
-from astkit import rng
+from astkit import distributed, rng
 from astkit.datasets import BatchSource
 from astkit.datasets.batch import Batch, tensors
 from astkit.datasets.facts import class_labels
@@ -57,6 +57,7 @@ def describe(run: Trainer) -> dict[str, Any]:
     layout = ("num_samples", "batch_size", "seed", "shuffle", "drop_last")
     settings = {
         "trainer": type(run).__name__,
+        "processes": distributed.world(),
         "update": getattr(run, "update", None),  # of a SampleBySampleTrainer
         **{name: value for name, value in run.config.to_dict().items() if name not in FREE},
         "lr": run.config.peak_lr,

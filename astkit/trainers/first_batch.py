@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from astkit import distributed, rng
+from astkit import rng
 from astkit.datasets import BatchSource
 from astkit.datasets.batch import Args, Batch, call, map_tensors
 from astkit.datasets.facts import class_labels
@@ -175,13 +175,3 @@ def features_of(model: nn.Module, batches: Iterator[Scored]) -> Tensor:
         for hook in hooks:
             hook.remove()
     return torch.cat(parts)
-
-
-def of_all_processes(own: Tensor, rows: int, source: BatchSource) -> Tensor:
-    """Values ``[rows, d]`` of all rows; ``own``: of this process, of its share of each batch."""
-    places = torch.arange(rows).split(getattr(source, "batch_size", rows))
-    mine = torch.cat([each[distributed.share(len(each))] for each in places])
-    whole = own.new_empty(rows, own.shape[1])
-    for place, part in distributed.gather(mine, own.flatten()):
-        whole[place] = part.reshape(len(place), -1)
-    return whole

@@ -385,7 +385,7 @@ def unsupported(work: Optimisation) -> str | None:
     kind = type(optimizer).__name__
     if work.device.type != "cuda" or any(not each.is_cuda for each in model.parameters()):
         return "the model is not on a CUDA device"
-    if distributed.world() > 1 or work.wrapped is not model or distributed.is_sharded(model):
+    if distributed.world() > 1 or work.wrapped is not model:
         return "gradients are exchanged between processes"
     if work.scaler is not None:
         return "the loss scale of fp16 is read on the host: use bf16"

@@ -82,11 +82,6 @@ class Optimisation:
         self.model = distributed.unwrapped(self.wrapped)
         if config.channels_last:
             self.model.to(memory_format=torch.channels_last)
-        if config.micro_batch and distributed.world() > 1 and distributed.is_sharded(self.model):
-            raise ValueError(
-                f"micro_batch is {config.micro_batch}, but a model with fully_shard needs equally"
-                " many passes in every process: leave it None, or use DistributedDataParallel"
-            )
         check_trainable(self.model, optimizer)
         kinds = {parameter.device.type for parameter in self.model.parameters()}
         real = all(parameter.is_floating_point() for parameter in self.model.parameters())
@@ -436,8 +431,7 @@ class Optimisation:
         values = [each.coalesce().values() if each.is_sparse else each for each in gradients]
         norm, known = nn.utils.get_total_norm(values), math.inf
         if self.scaler is None:  # which checks for overflow itself
-            whole = norm if self._alone else distributed.whole(norm)
-            known = self._check_finite(whole, "gradient's norm")
+            known = self._check_finite(norm, "gradient's norm")
         clip_norm = self.config.clip_norm
         if clip_norm is not None and known + 1e-6 > clip_norm:  # else torch would multiply by 1
             nn.utils.clip_grads_with_norm_(trained, clip_norm, norm)
@@ -492,25 +486,15 @@ class Optimisation:
             self.model.zero_grad(set_to_none=True)
 
     def weights(self) -> dict[str, Any]:
-        """States of ``model`` and ``optimizer``; every process must call it."""
-        return {
-            "model": distributed.whole(self.model.state_dict()),
-            "optimizer": distributed.whole(self.optimizer.state_dict()),
-        }
+        """States of ``model`` and ``optimizer``."""
+        return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
 
     def load_weights(self, state: Mapping[str, Any]) -> None:
         """Restore what `weights` returned; raises ``ValueError`` for another optimizer."""
         if self.graphs is not None:
             self.graphs.drop()
-        own, like = self.model.state_dict(), distributed.sharded_like
-        self.model.load_state_dict({name: like(v, own[name]) for name, v in state["model"].items()})
-        then = state["optimizer"]
-        trained = [p for group in self.optimizer.param_groups for p in group["params"]]
-        entries = {
-            number: {name: like(value, trained[number]) for name, value in entry.items()}
-            for number, entry in then["state"].items()
-        }
-        self.optimizer.load_state_dict({**then, "state": entries})
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
         for parameter, entry in self.optimizer.state.items():
             for name, value in entry.items():  # fused optimizers pair values by their place
                 if isinstance(value, Tensor) and value.ndim and value.shape == parameter.shape:
@@ -529,10 +513,9 @@ class Optimisation:
             state |= {"scheduler": self.scheduler.state_dict(), "scheduled": self._scheduled}
         if self._rows or self.pending:  # a batch without rows counts as well
             named = self.model.named_parameters()
-            scale = distributed.world()  # from means to sums over the processes
-            gradients = {n: p.grad.to_dense() * scale for n, p in named if p.grad is not None}
+            gradients = {n: p.grad.to_dense() for n, p in named if p.grad is not None}
             state["waiting"] = {
-                "total": float(self._total) * scale,
+                "total": float(self._total),
                 "rows": self._rows,
                 "pending": self.pending,
                 "gradients": gradients if self._rows else {},
@@ -555,8 +538,7 @@ class Optimisation:
             self.scheduler.load_state_dict(state["scheduler"])
             self._scheduled = int(state["scheduled"])
         if waiting := state.get("waiting"):
-            scale = distributed.world()
-            self._total, self._rows = waiting["total"] / scale, waiting["rows"]
+            self._total, self._rows = waiting["total"], waiting["rows"]
             self._summed = True
             self.pending = waiting["pending"]
             if self.scaler is not None:  # its scale is there from the first use on
@@ -564,7 +546,6 @@ class Optimisation:
             for name, parameter in self.model.named_parameters():
                 if name in waiting["gradients"]:
                     gradient = waiting["gradients"][name].to(parameter.device, parameter.dtype)
-                    gradient = distributed.sharded_like(gradient, parameter) / scale
                     parameter.grad = torch.empty_like(parameter).copy_(gradient)  # likewise
 
 

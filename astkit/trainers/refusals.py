@@ -42,9 +42,9 @@ def check_parameters(
     if strange := len({*trained} - {*model.parameters()}):
         raise ValueError(
             f"{strange} parameters of the optimizer or the criterion are not the model's: build the"
-            " optimizer from model.parameters(), after fully_shard and other changes of the model,"
-            " and make a criterion with parameters a part of it, such as with model.loss ="
-            " criterion, or freeze it with criterion.requires_grad_(False)"
+            " optimizer from model.parameters(), after other changes of the model, and make a"
+            " criterion with parameters a part of it, such as with model.loss = criterion, or"
+            " freeze it with criterion.requires_grad_(False)"
         )
 
 

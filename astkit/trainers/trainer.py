@@ -35,7 +35,6 @@ from astkit.trainers.fingerprint import check_same, describe, describe_weights, 
 from astkit.trainers.first_batch import (
     features_of,
     initialise,
-    of_all_processes,
     sampled_rows,
     takes_classes,
 )
@@ -57,7 +56,7 @@ class Trainer:
 
     Args:
         model: called with the inputs of a batch, see `batch.call`; with several processes a
-            DistributedDataParallel, or a model with ``fully_shard`` applied. Lazy modules get their
+            DistributedDataParallel. Lazy modules get their
             shapes from a first batch, and weights that depend on ``config.seed``.
         train: a data set, a `Loader`, or a torch DataLoader of batches of any structure.
         validation: likewise, evaluated after each epoch; ``None`` disables validation.
@@ -267,7 +266,7 @@ class Trainer:
                 with self.ledger.phase("log"):
                     if self._observes:
                         visits = result.visits(batch, self.optimisation.watching)
-                        self.policy.report(*([] if self.batches.repeating else visits))
+                        self.policy.report(*visits)
                         if self._chooses:  # the next batch may depend on it
                             self.policy.exchange()
                     metrics = self._book(batch, result, cost)
@@ -322,8 +321,7 @@ class Trainer:
             weights = chosen.weight if weight is None else chosen.weight * chosen.take(weight)
         normaliser = chosen.total
         if self._processes > 1:
-            own = 0.0 if self.batches.repeating else float(normaliser)
-            normaliser = distributed.total(own)[0] / self._processes
+            normaliser = distributed.total(float(normaliser))[0] / self._processes
         if not len(chosen):
             self.optimisation.end_batch()
             return StepResult(torch.empty(0), chosen, seen)
@@ -368,7 +366,7 @@ class Trainer:
         """Add a step to the ledger; returns its metrics, with values that may be on the device."""
         losses, chosen = result.losses, result.selection
         rows, trained = batch.rows, len(losses)
-        repeating, padded = self.batches.repeating, None
+        padded = None
         if chosen is not None and (self._processes > 1 or isinstance(chosen.measured_rate, Tensor)):
             padded = chosen.padding
         share = self.batches.epoch.share or 1.0  # rows may be left of the round before
@@ -378,8 +376,8 @@ class Trainer:
             skipped=rows - trained,
             passes=self.passes(trained),
             overflowed=self.optimisation.take_lost(),
-            padded=trained if repeating else padded,
-            dense=0.0 if repeating else rows / share,
+            padded=padded,
+            dense=rows / share,
             dense_passes=self.passes(rows) / share,
         )
         self.ledger.flops.helper += self.policy.flops
@@ -545,14 +543,13 @@ class Trainer:
         with self.ledger.clock("evaluation"), random, alike, evaluating(self.model, self.device):
             distributed.same_buffers(self.model)
             for batch in source.batches(0, rows):
-                repeated = evaluation.divisible and distributed.repeats(batch.rows)
-                if evaluation.divisible and distributed.world() > 1:
-                    batch = batch.take(distributed.share(batch.rows))
-                evaluated = 0 if repeated else batch.rows
-                cost = self.cost(batch)
-                self.ledger.note(cost, evaluated=evaluated, passes=self.passes(batch.rows))
+                mine = evaluation.part(batch)
+                if mine is None:
+                    continue
+                cost = self.cost(mine)
+                self.ledger.note(cost, evaluated=mine.rows, passes=self.passes(mine.rows))
                 evaluation.classes = self.classes  # known since the first batch was checked
-                evaluation.add(batch, self.forward(self.model, batch), repeated)
+                evaluation.add(mine, self.forward(self.model, mine))
         if batch is None:
             raise ValueError(
                 "the validation data gave no batch: lower batch_size or disable drop_last"
@@ -573,7 +570,7 @@ class Trainer:
             state = {
                 "run": {**self._described, **describe_weights(self)},
                 **self.optimisation.weights(),
-                "trainer": distributed.whole(self.state_dict()),
+                "trainer": self.state_dict(),
             }
             if distributed.rank() == 0:
                 self.checkpoints.write(state, self.step)
@@ -596,7 +593,7 @@ class Trainer:
             if resume:  # killed before its first checkpoint, possibly after its first metrics
                 self.reports.start_again()
             return
-        distributed.agree_to(partial(check_same, state["run"], self._described, path))
+        check_same(state["run"], self._described, path)
         try:
             self.optimisation.load_weights(state)
             self.load_state_dict(state["trainer"])
@@ -607,7 +604,7 @@ class Trainer:
                 " choose another folder"
             ) from error
         now = {**self._described, **describe_weights(self)}  # with the checkpoint's weights
-        distributed.agree_to(partial(check_same, state["run"], now, path))
+        check_same(state["run"], now, path)
         self._saved = self._place()
 
     @cached_property
@@ -645,7 +642,7 @@ class Trainer:
         source, target = self.train_data if of == "data" else self.validation, self.validation
         assert source is not None
         if isinstance(source, Loader) and isinstance(target, Loader):
-            source = source.plain().divided()  # augmentation alone would look like a shift
+            source = source.plain()  # augmentation alone would look like a shift
             source.collate_fn = target.collate_fn
             if of == "data":
                 source.data = self._data_alike
@@ -656,5 +653,9 @@ class Trainer:
 
         eager = torch.compiler.set_stance("force_eager")  # compiled, it would ignore hooks
         with evaluating(self.model, self.device), eager:
-            own = features_of(self.model, map(scored, source.batches(self.epoch, rows)))
-        return own if self._processes == 1 else of_all_processes(own, len(rows), source)
+            divided = len(rows) >= self._processes
+            mine = rows[distributed.share(len(rows))] if divided else rows
+            own = features_of(self.model, map(scored, source.batches(self.epoch, mine)))
+        if not divided or self._processes == 1:
+            return own
+        return distributed.pooled(own.flatten()).view(len(rows), -1)

@@ -134,8 +134,9 @@ def joined(parts: Iterable[list[int]]) -> list[int]:
 
 
 def flat(model: nn.Module) -> Tensor:
-    """All parameters in one vector."""
-    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+    """All parameters in one vector, gathered if they are in shards."""
+    whole = (p.full_tensor() if hasattr(p, "full_tensor") else p for p in model.parameters())
+    return torch.cat([parameter.detach().flatten() for parameter in whole])
 
 
 def built(policy: Any, data: Any = None, wrapped: bool = True, **options: Any) -> RecordedTrainer:
@@ -186,9 +187,9 @@ def asked() -> list[Tensor]:
     return policy.found
 
 
-def looped(policy: Any) -> Tensor:
+def looped(policy: Any, make_model: Callable[[], nn.Module] = network) -> Tensor:
     """Weights from a loop of the user's own: 24 rows a step in all processes together."""
-    model, data = network(), numbers(97)
+    model, data = make_model(), numbers(97)
     optimizer = torch.optim.SGD(model.parameters(), 0.5)
     sampler = policy.sampler(data, epochs=3)
     loader = DataLoader(indexed(data), batch_size=24 // several.world(), sampler=sampler)
