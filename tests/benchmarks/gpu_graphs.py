@@ -21,6 +21,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
 from functools import cache, partial
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +31,7 @@ from astkit.datasets import Loader
 from astkit.files import write_json
 from astkit.profiling import interleaved
 from astkit.stamp import describe, stamp
-from astkit.trainers import TrainConfig, Trainer, graphs, trainer
+from astkit.trainers import TrainConfig, Trainer
 from tests.benchmarks import bench, gpu
 from tests.benchmarks.bench import BATCH, ENDLESS, advance
 from tests.benchmarks.gpu import COMPILED, Part, synchronising_raises
@@ -124,24 +125,14 @@ def difference(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
     return max(float((one[name] - other[name]).abs().max()) for name in floats) / largest
 
 
-@contextmanager
-def unrecorded() -> Iterator[None]:
+def unrecorded() -> Any:
     """The step written for graphs, launched kernel by kernel: the same optimizer."""
-    before, graphs.WARMUP = graphs.WARMUP, STEPS + 1
-    try:
-        yield
-    finally:
-        graphs.WARMUP = before
+    return mock.patch("astkit.trainers.graphs.WARMUP", STEPS + 1)
 
 
-@contextmanager
-def in_parts() -> Iterator[None]:
+def in_parts() -> Any:
     """A gate's scoring pass and its training are two graphs, and it chooses between them."""
-    before, trainer.can_record = trainer.can_record, lambda run: False
-    try:
-        yield
-    finally:
-        trainer.can_record = before
+    return mock.patch("astkit.trainers.trainer.can_record", return_value=False)
 
 
 def equal(name: str, way: str) -> Part:

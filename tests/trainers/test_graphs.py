@@ -10,6 +10,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,7 +24,15 @@ from astkit.datasets import Batch
 from astkit.gating.scores import ContextScore
 from astkit.trainers import Budget, TrainConfig, Trainer
 from astkit.trainers.gated import can_record
-from astkit.trainers.graphs import GATED, LAUNCH_BOUND, SHAPES, WAITS, WARMUP, StepGraphs
+from astkit.trainers.graphs import (
+    GATED,
+    LAUNCH_BOUND,
+    SHAPES,
+    WAITS,
+    WARMUP,
+    StepGraphs,
+    unsupported,
+)
 from astkit.trainers.history import History
 
 GATE = {"name": "gate", "rate": 0.3, "controller": "top_k"}
@@ -444,3 +453,34 @@ def test_short_steps_are_recorded_and_long_ones_compiled(monkeypatch: pytest.Mon
         work.decide(flops)
         assert (work.graphs is not None) is recorded
         assert (work.training_pass is work.wrapped) is recorded
+
+
+UNSUPPORTED: dict[str, dict[str, Any]] = {
+    "CUDA device": {"device": torch.device("cpu")},
+    "between processes": {"wrapped": object()},
+    "fp16": {"scaler": object()},
+    "micro_batch": {"micro_batch": 8},
+    "accumulation_steps": {"config": TrainConfig(accumulation_steps=2)},
+    "the policy reads": {"watching": True},
+    "not Adam, AdamW or SGD": {"optimizer": torch.optim.RMSprop([torch.zeros(1)])},
+    "fused=True": {"optimizer": torch.optim.SGD([torch.zeros(1)])},
+}
+
+
+@pytest.mark.parametrize("words", UNSUPPORTED)
+def test_what_cannot_be_recorded_has_a_reason(words: str) -> None:
+    model = SimpleNamespace(parameters=lambda: [SimpleNamespace(is_cuda=True)])
+    known: dict[str, Any] = {
+        "device": torch.device("cuda"),
+        "model": model,
+        "wrapped": model,
+        "scaler": None,
+        "micro_batch": None,
+        "config": TrainConfig(),
+        "watching": False,
+        "optimizer": torch.optim.AdamW([torch.zeros(1)], fused=True),
+    }
+    supported: Any = SimpleNamespace(**known)
+    refused: Any = SimpleNamespace(**known | UNSUPPORTED[words])
+    assert unsupported(supported) is None
+    assert words in str(unsupported(refused))
