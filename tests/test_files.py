@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from astkit.files import plain_values, read_json, write_atomic, write_json
 from astkit.runs.record import Record
 from astkit.runs.tables import collect
-from astkit.trainers import Checkpoints, MetricsFile, history
+from astkit.trainers import Checkpoints, MetricsFile, metrics_file
 
 posix = pytest.mark.skipif(os.name != "posix", reason="modes are POSIX")
 
@@ -156,7 +156,7 @@ def test_a_tilde_is_the_home_folder(tmp_path, monkeypatch):
     assert read_json("~/deep/written.json") == {"a": 1}
     Checkpoints("~/checkpoints").open(False)
     MetricsFile("~/metrics.jsonl").sync()
-    assert history.read("~/metrics.jsonl") == []
+    assert metrics_file.read("~/metrics.jsonl") == []
     Record.create("~/runs", "name", {})
     assert len(collect("~/runs").folders) == 1
     assert os.listdir(tmp_path) == ["home"]  # no folder "~"

@@ -15,11 +15,11 @@ from astkit.trainers.config import fast_rules as fast_rules
 from astkit.trainers.dropin import AdaptiveSparseTrainer as AdaptiveSparseTrainer
 from astkit.trainers.dropin import SampleAdaptiveSparseTrainer as SampleAdaptiveSparseTrainer
 from astkit.trainers.evaluation import Metric as Metric
-from astkit.trainers.history import Event as Event
-from astkit.trainers.history import MetricsFile as MetricsFile
 from astkit.trainers.history import Observer as Observer
 from astkit.trainers.limits import TimeIsUp as TimeIsUp
+from astkit.trainers.metrics_file import MetricsFile as MetricsFile
 from astkit.trainers.progress import Progress as Progress
 from astkit.trainers.sample_by_sample import SampleBySampleTrainer as SampleBySampleTrainer
+from astkit.trainers.steering import Event as Event
 from astkit.trainers.step import StepResult as StepResult
 from astkit.trainers.trainer import Trainer as Trainer

@@ -39,9 +39,11 @@ from astkit.trainers.first_batch import (
     takes_classes,
 )
 from astkit.trainers.gated import can_record, recorded_step
-from astkit.trainers.history import Event, History, Observer, Reports, Steering, StepRecord
+from astkit.trainers.history import History, Observer, StepRecord
 from astkit.trainers.limits import TIME_BUDGET, TimeIsUp, interrupt_held, time_is_up
 from astkit.trainers.optimisation import Optimisation
+from astkit.trainers.reports import Reports
+from astkit.trainers.steering import Event, Steering
 from astkit.trainers.step import StepResult
 
 COUNTS = ("step", "progress", "done", "lengths")

@@ -134,6 +134,49 @@ def speed_bars(table: Table) -> Picture:
     return figure
 
 
+# --- a run ------------------------------------------------------------------------------------
+
+
+@styled
+def learning_curves(steps: Table, epochs: Table) -> Picture:
+    """Training loss by batch, and each validation metric by epoch, over the batches trained on.
+
+    Args:
+        steps: columns ``step`` and ``loss``, as in ``History.steps``; may be empty.
+        epochs: column ``step`` and columns whose names begin with ``val_``, as in
+            ``History.epochs``; may be empty.
+
+    The loss of more than 250 batches is the mean over windows of them.
+    """
+    batches, ends = pd.DataFrame(steps), pd.DataFrame(epochs)
+    metrics = [name for name in ends.columns if name.startswith("val_") and name != "val_loss"]
+    figure = picture(1 + len(metrics), width=5.6, height=2.4)
+    loss, *others = figure.axes
+    if "loss" in batches:
+        number = batches["step"].rank(method="dense") - 1
+        part = number // np.ceil(len(batches) / POINTS)
+        curve = batches.groupby(part)[["step", "loss"]].mean()
+        loss.plot(
+            curve["step"],
+            curve["loss"],
+            lw=1.2,
+            label="training",
+            **line("training", markers=False),
+        )
+    if "val_loss" in ends:
+        loss.plot(ends["step"], ends["val_loss"], lw=1.4, label="validation", **line("validation"))
+    loss.set(title="loss", ylabel="mean over rows")
+    for axis, name in zip(others, metrics, strict=True):
+        axis.plot(ends["step"], ends[name], lw=1.4, **line("validation"))
+        title = name.removeprefix("val_").replace("_", " ")
+        axis.set(title=f"validation {title}", ylabel=title)
+    for axis in figure.axes:
+        axis.set_xlabel("step (batches)")
+    if loss.lines:
+        legend_beside(figure, loss)
+    return figure
+
+
 # --- gates ------------------------------------------------------------------------------------
 
 

@@ -33,7 +33,7 @@ from astkit.gating import Policy
 from astkit.profiling import EnergyMeter
 from astkit.trainers import Checkpoints, MetricsFile, TimeIsUp, TrainConfig, Trainer, checkpoint
 from astkit.trainers.checkpoint import DamagedError
-from astkit.trainers.history import read
+from astkit.trainers.metrics_file import read
 from tests.trainers.states import leave_after, same, timeless
 
 DIGITS = load("digits")[0]

@@ -37,7 +37,7 @@ from astkit.trainers import (
     TrainConfig,
     Trainer,
 )
-from astkit.trainers.history import read
+from astkit.trainers.metrics_file import read
 from tests.benchmarks import bench
 from tests.trainers.states import Hardest, outcome, same, timeless
 

@@ -1,0 +1,104 @@
+"""Changes of a policy's settings during a run, and their replay."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from astkit import distributed
+from astkit.gating.policy import Policy, overrides
+
+
+@dataclass(frozen=True)
+class Event:
+    """A change of a setting: ``name`` was set to ``value`` before training step ``step + 1``."""
+
+    step: int
+    name: str
+    value: Any
+
+
+class Steering:
+    """Changes of the settings of ``policy`` during a run; the applied ones in order: ``events``.
+
+    If several values for one name are put between two batches, the last one is applied. ``replay``:
+    events of an earlier run, or their records, which are applied again at the same steps.
+
+    Raises ``ValueError`` for ``replay`` of a policy without settings.
+    """
+
+    def __init__(self, policy: Policy, replay: Iterable[Event | Mapping[str, Any]] = ()) -> None:
+        self.policy, self.events = policy, list[Event]()
+        given = [each if isinstance(each, Event) else _event(**each) for each in replay]
+        self.replay = sorted(given, key=lambda event: event.step)  # those that are left
+        for event in self.replay:
+            self._check(event.name)
+        self._wanted: dict[str, Any] = {}
+        self._lock = threading.Lock()
+
+    def put(self, name: str, value: Any) -> None:
+        """Request a change before the next batch; thread-safe. Raises: see `Trainer.steer`."""
+        if (processes := distributed.world()) > 1:
+            raise ValueError(
+                f"{name} cannot be changed while {processes} processes train, since they would do"
+                " so at different steps: pass replay=[Event(step, name, value)]"
+            )
+        self._check(name)
+        with self._lock:
+            self._wanted[name] = value
+
+    def _check(self, name: str) -> None:
+        if not overrides(self.policy, "steer"):
+            raise ValueError(
+                f"{type(self.policy).__name__} has no setting {name!r} to steer: give the trainer"
+                " a policy that chooses after scoring, such as a Gate"
+            )
+
+    def applied(self, step: int) -> list[Event]:
+        """Make the changes that are due after ``step`` batches; returns them.
+
+        Warns for an invalid value, which must not stop the run.
+        """
+        if not self.replay and not self._wanted:
+            return []
+        due = [event for event in self.replay if event.step == step]
+        # earlier ones are part of the loaded state
+        self.replay = [event for event in self.replay if event.step > step]
+        with self._lock:
+            due += [Event(step, name, value) for name, value in self._wanted.items()]
+            self._wanted = {}
+        made = []
+        for event in due:
+            try:
+                self.policy.steer(event.name, event.value)
+                made.append(event)
+            except (TypeError, ValueError) as error:
+                warnings.warn(f"the setting was not changed: {error}", stacklevel=2)
+        self.events += made
+        return made
+
+    def waiting(self) -> dict[str, Any]:
+        """The changes that wait for the next batch."""
+        with self._lock:
+            return dict(self._wanted)
+
+    def end(self, step: int) -> None:
+        """Warn for events of ``replay`` that a run of ``step`` batches did not reach."""
+        if left := [event for event in self.replay if event.step >= step]:
+            warnings.warn(f"the run ended before {left[0]} of replay", stacklevel=2)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The applied changes, and those that wait for the next batch."""
+        return {"events": [asdict(event) for event in self.events], "wanted": self.waiting()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore ``state``."""
+        self.events = [Event(**each) for each in state["events"]]
+        self._wanted = dict(state["wanted"])
+
+
+def _event(step: int, name: str, value: Any, **rest: Any) -> Event:
+    return Event(step, name, value)  # of a record, which holds more
