@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,11 +22,6 @@ def trainer(observers: Any = (), epochs: float = 2, **options: Any) -> Trainer:
         model = nn.Linear(4, 3)
     options = {"epochs": epochs, "batch_size": 8, "observers": observers, **options}
     return Trainer(model, DATA, DATA, device="cpu", **options)
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "run" / "metrics.jsonl"
 
 
 def test_batches_epochs_and_events_are_kept_apart() -> None:
@@ -79,7 +73,7 @@ def test_a_history_is_one_line_and_a_figure_of_its_losses_and_metrics() -> None:
     history = run.run()
     words = repr(history)
     assert "\n" not in words
-    assert re.match(r"History\(2 epochs, \d+ batches, val_loss [\d.]+", words)
+    assert re.match(r"History\(2 epochs, \d+ batches, val_accuracy 0.3333, val_loss [\d.]+", words)
     loss, accuracy = history.plot().axes
     training, validation = loss.lines
     assert training.get_ydata().tolist() == [step["loss"] for step in history.steps]
