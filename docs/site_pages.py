@@ -39,6 +39,7 @@ HOUSE: tuple[dict[str, str], ...] = (
     {"tasks": "models and data", "systems": "two systems", "integrations": "others' loops"},
     {"widgets": "plots, live steering"},
     {"trainers": "run the passes"},
+    {"aim": "train for a target"},
     {"gating": "decide what is trained on", "profiling": "count what it costs"},
     {"datasets": "bring the batches"},
     {"ground": "names, files, random numbers, models"},

@@ -27,16 +27,19 @@ class Steering:
     If several values for one name are put between two batches, the last one is applied. ``replay``:
     events of an earlier run, or their records, which are applied again at the same steps.
 
+    Attributes:
+        replay: events that are left; ``wanted``: values that wait for the next batch, by name.
+
     Raises ``ValueError`` for ``replay`` of a policy without settings.
     """
 
     def __init__(self, policy: Policy, replay: Iterable[Event | Mapping[str, Any]] = ()) -> None:
         self.policy, self.events = policy, list[Event]()
         given = [each if isinstance(each, Event) else _event(**each) for each in replay]
-        self.replay = sorted(given, key=lambda event: event.step)  # those that are left
+        self.replay = sorted(given, key=lambda event: event.step)
         for event in self.replay:
             self._check(event.name)
-        self._wanted: dict[str, Any] = {}
+        self.wanted: dict[str, Any] = {}
         self._lock = threading.Lock()
 
     def put(self, name: str, value: Any) -> None:
@@ -48,7 +51,7 @@ class Steering:
             )
         self._check(name)
         with self._lock:
-            self._wanted[name] = value
+            self.wanted[name] = value
 
     def _check(self, name: str) -> None:
         if not overrides(self.policy, "steer"):
@@ -62,14 +65,12 @@ class Steering:
 
         Warns for an invalid value, which must not stop the run.
         """
-        if not self.replay and not self._wanted:
-            return []
         due = [event for event in self.replay if event.step == step]
         # earlier ones are part of the loaded state
         self.replay = [event for event in self.replay if event.step > step]
         with self._lock:
-            due += [Event(step, name, value) for name, value in self._wanted.items()]
-            self._wanted = {}
+            due += [Event(step, name, value) for name, value in self.wanted.items()]
+            self.wanted = {}
         made = []
         for event in due:
             try:
@@ -83,7 +84,7 @@ class Steering:
     def waiting(self) -> dict[str, Any]:
         """The changes that wait for the next batch."""
         with self._lock:
-            return dict(self._wanted)
+            return dict(self.wanted)
 
     def end(self, step: int) -> None:
         """Warn for events of ``replay`` that a run of ``step`` batches did not reach."""
@@ -97,7 +98,7 @@ class Steering:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore ``state``."""
         self.events = [Event(**each) for each in state["events"]]
-        self._wanted = dict(state["wanted"])
+        self.wanted = dict(state["wanted"])
 
 
 def _event(step: int, name: str, value: Any, **rest: Any) -> Event:

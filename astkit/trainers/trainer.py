@@ -254,7 +254,8 @@ class Trainer:
             batch = self._next_batch()
             if batch is None:
                 return None
-            self._steer()
+            if self.steering.replay or self.steering.wanted:
+                self._steer()
             if batch.index is None and self.policy.needs_index:
                 raise ValueError(
                     f"{type(self.policy).__name__} keeps per-sample state, but the training data"
