@@ -72,8 +72,8 @@ class BatchSource(Protocol):
 class Loader:
     """Batches of ``data`` whose order and augmentation depend only on (seed, epoch, row).
 
-    A row that occurs several times in an epoch is augmented differently each time. Batches are
-    bitwise identical with resident data, with streaming and with workers. What ``data`` and
+    A row that occurs several times in an epoch is augmented differently each time. Batches are the
+    same with resident data, with streaming and with workers. What ``data`` and
     ``collate_fn`` draw from the default generators of Python, NumPy and torch depends only on
     (seed, epoch, batch), and leaves the generators as they were.
 

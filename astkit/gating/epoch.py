@@ -164,10 +164,10 @@ class Epoch:
 class PolicySampler(Sampler[int]):
     """Yields the rows planned by ``policy``; one iteration is an epoch.
 
-    Batches prefetched by workers keep the weights of the plan they were drawn from. Resuming is
-    exact between two iterations from ``policy.state_dict()`` alone, and within one if
-    ``iteration()`` is saved as well and passed to ``resume``: the next iteration continues after
-    the last row passed to ``policy.mean`` or ``policy(...)``.
+    Batches prefetched by workers keep the weights of the plan they were drawn from. Between two
+    iterations ``policy.state_dict()`` is the whole state; within one, save ``iteration()`` as well
+    and pass it to ``resume``: the next iteration continues after the last row passed to
+    ``policy.mean`` or ``policy(...)``.
 
     With several processes, each plans the same rounds and yields every W-th of their rows. The last
     rows of an iteration, fewer than W, that do not divide by W are left out.
