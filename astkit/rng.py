@@ -70,34 +70,23 @@ def isolated(device: torch.device | str, *key: int | str) -> Iterator[None]:
     With an empty key, the generators keep their current state.
     """
     device = torch.device(device)
-    if device.type not in ("cpu", "cuda"):
-        with torch.random.fork_rng(devices=[device], device_type=device.type):
-            if key:
-                seed = derive(*key)
-                torch.default_generator.manual_seed(seed)
-                # a device module seeds its current device
-                with torch.accelerator.device_index(device.index):
-                    torch.get_device_module(device).manual_seed(seed)
+    if device.type == "cpu":  # without the checks of fork_rng, since every step comes here
+        before = torch.default_generator.get_state()
+        if key:
+            torch.default_generator.manual_seed(derive(*key))
+        try:
             yield
+        finally:
+            torch.default_generator.set_state(before)
         return
-    generators = [torch.default_generator]  # without the checks of fork_rng, for every step
-    if device.type == "cuda":
-        if torch.cuda.is_current_stream_capturing():  # a graph reads its seed at each replay
-            yield
-            return
-        torch.cuda.init()
-        place = torch.cuda.current_device() if device.index is None else device.index
-        generators.append(torch.cuda.default_generators[place])
-    before = list(map(torch.Generator.get_state, generators))
-    if key:
-        seed = derive(*key)
-        for each in generators:
-            each.manual_seed(seed)
-    try:
+    with torch.random.fork_rng(devices=[device], device_type=device.type):
+        if key:
+            seed = derive(*key)
+            torch.default_generator.manual_seed(seed)
+            # a device module seeds its current device
+            with torch.accelerator.device_index(device.index):
+                torch.get_device_module(device).manual_seed(seed)
         yield
-    finally:
-        for each, state in zip(generators, before, strict=True):
-            each.set_state(state)
 
 
 @contextmanager

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -121,28 +123,25 @@ def test_an_isolated_block_is_repeatable_and_leaves_no_trace() -> None:
 
 @pytest.mark.parametrize("device", ["cuda:1", "cuda"])
 def test_an_isolated_block_seeds_the_gpu_it_names_and_restores_it(monkeypatch, device) -> None:
-    named = torch.device(device).index or 0
-    of_gpus = [torch.Generator().manual_seed(10 + place) for place in range(2)]  # in their place
-    monkeypatch.setattr(torch.cuda, "default_generators", of_gpus)
-    monkeypatch.setattr(torch.cuda, "init", lambda: None)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    named, current = torch.device(device).index or 0, [0]
+    seeds = {0: 10, 1: 11}
 
-    def drawn() -> list[float]:
-        copies = [torch.Generator().set_state(each.get_state()) for each in of_gpus]
-        return [float(torch.rand((), generator=each)) for each in copies]
+    def number(place: torch.device) -> int:
+        return current[0] if place.index is None else place.index
 
-    before, alone = drawn(), torch.Generator().manual_seed(derive(3))
+    @contextmanager
+    def device_index(index: int | None) -> Iterator[None]:
+        before, current[0] = current[0], current[0] if index is None else index
+        yield
+        current[0] = before
+
+    monkeypatch.setattr(torch.accelerator, "device_index", device_index)
+    monkeypatch.setattr(torch.cuda, "manual_seed", lambda seed: seeds.update({current[0]: seed}))
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda place: seeds[number(place)])
+    monkeypatch.setattr(
+        torch.cuda, "set_rng_state", lambda seed, place: seeds.update({number(place): seed})
+    )
     with isolated(device, 3):
-        inside = drawn()
-        assert inside[named] == float(torch.rand((), generator=alone))
-        assert inside[1 - named] == before[1 - named]
-        torch.rand(5, generator=of_gpus[named])
-    assert drawn() == before
-
-
-def test_a_block_that_is_recorded_is_left_to_the_graph(monkeypatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-    before = torch.get_rng_state()
-    with isolated("cuda", 3):  # asking a generator for its state would end the recording
-        assert torch.get_rng_state().equal(before)
+        assert seeds == {0: 10, 1: 11, named: derive(3)}
+        assert current == [0]
+    assert seeds == {0: 10, 1: 11}

@@ -298,9 +298,9 @@ class Schedule:
     def _note_break_even(self, label: str, entry: Entry, dense: Entry) -> None:
         """The rate below which scoring saves time, from the seconds of the first seed."""
         scored, phases = entry["scored"], entry["phases"]
-        if not scored or not dense["trained"] or "graph" in phases:  # which has no parts
+        if not scored or not dense["trained"]:
             return
-        passes = sum(dense["phases"].get(name, 0.0) for name in ("forward", "backward"))
+        passes = sum(dense["phases"].get(name, 0.0) for name in ("forward", "backward", "graph"))
         training = passes / dense["trained"]
         choosing = (phases.get("score", 0.0) + phases.get("gate", 0.0)) / scored
         if not choosing:  # rows were scored for a plan

@@ -19,7 +19,6 @@ from astkit.gating.scores import ContextScore, Score, named_score, score_rows
 from astkit.gating.selection import evaluating
 from astkit.names import resolve
 
-Counts = tuple[Tensor, Tensor, Tensor | int, Tensor]
 _COUNTERS = ("batches", "seen", "active", "fallback_rows", "nonfinite")
 
 
@@ -184,7 +183,7 @@ class Gate(Policy):
         if isinstance(self.controller, TopK):
             return self._best(scores)
         usable, rows = self.usable(scores)
-        quota = self.grant(len(usable))
+        quota = self._grant(len(usable))
         if self.controller.rate == 1:
             every = torch.ones_like(usable, dtype=torch.bool)
             return self._settle(scores, usable, rows, every, -math.inf)
@@ -205,17 +204,10 @@ class Gate(Policy):
     def _best(self, scores: Tensor) -> Selection:
         """Select the highest ``scores [batch]`` without synchronising with the device."""
         check_scores(scores)
-        chosen, counts = self.best(scores, self.grant(len(scores)))
-        self.count(counts)
-        return chosen
-
-    def best(self, scores: Tensor, quota: int) -> tuple[Selection, Counts]:
-        """The ``quota`` highest ``scores [batch]``, and what `count` takes; changes nothing.
-
-        Shapes, and all that is not a tensor, depend on ``quota``, settings and batch size alone.
-        """
         scores = scores.detach() if scores.is_floating_point() else scores.float()
-        batch = len(scores)
+        if not self._checked:
+            self._check_fallback(len(scores))
+        batch, quota = len(scores), self._grant(len(scores))
         # room for the fallback rows: the size must not depend on the scores
         most = quota if quota >= self.min_active else max(quota, min(self.fallback, batch))
         size = max(most, int(distributed.world() > 1))  # every process takes part in each step
@@ -224,12 +216,17 @@ class Gate(Policy):
         finite = (best > -math.inf).sum()
         count = finite.clamp(max=quota)
         added = finite.clamp(max=most) - count if most > quota else 0
+        self.batches += 1
+        self.seen = self.seen + finite
+        self.active = self.active + count
+        self.fallback_rows = self.fallback_rows + added
+        self.nonfinite = self.nonfinite + (batch - finite)
         threshold = best[quota - 1] if quota else best.new_full((), math.inf)
         places = torch.arange(size, device=scores.device)
         # weight 0 does not mask a NaN loss, so such a row is replaced by the best one
         index, order = torch.where(places < finite, rows[:size], rows[:1]).sort(stable=True)
         active = order < count
-        chosen = Selection(
+        return Selection(
             index=index,
             weight=(order < count + added if most > quota else active).float(),
             candidates=batch,
@@ -239,16 +236,6 @@ class Gate(Policy):
             rate=self.rate,
             active=active,
         )
-        return chosen, (finite, count, added, batch - finite)
-
-    def count(self, counts: Counts) -> None:
-        """Add the finite, active, added and non-finite rows of a batch."""
-        finite, active, added, nonfinite = counts
-        self.batches += 1
-        self.seen = self.seen + finite
-        self.active = self.active + active
-        self.fallback_rows = self.fallback_rows + added
-        self.nonfinite = self.nonfinite + nonfinite
 
     def settle(self, scores: Tensor, active: Tensor) -> Selection:
         """Record a batch decided row by row; updates the controller.
@@ -328,10 +315,7 @@ class Gate(Policy):
                 stacklevel=4,
             )
 
-    def grant(self, rows: int) -> int:
-        """Rows to select of a batch of ``rows``; carries the fraction that is left over."""
-        if not self._checked and isinstance(self.controller, TopK):
-            self._check_fallback(rows)
+    def _grant(self, rows: int) -> int:
         exact = self.controller.rate * rows + self.carry
         quota = min(rows, int(exact + 1e-9))
         self.carry = exact - quota

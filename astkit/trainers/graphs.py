@@ -34,8 +34,6 @@ VAIN = 3  # changes of the model before anything was replayed, after which recor
 WAITS = "synchronizing CUDA operation"
 """Words of torch's warning if the host waits for the device."""
 
-OUTPUTS, GATED = "outputs", "gated step"  # names of functions
-
 Function = Callable[..., Any]
 
 
@@ -47,44 +45,6 @@ class Recorded:
     graph: Any = None
     inputs: tuple[Any, ...] = ()
     outputs: Any = None
-
-
-class Packed:
-    """Outputs of a graph, side by side in one tensor of each type, so that copies are few.
-
-    Raises ``TypeError`` for outputs that cannot be copied.
-    """
-
-    def __init__(self, outputs: Any) -> None:
-        leaves, self.structure = pytree.tree_flatten(outputs)
-        self.leaves = leaves
-        together: dict[torch.dtype, list[int]] = {}
-        for place, leaf in enumerate(leaves):
-            if isinstance(leaf, Tensor):
-                kind = together.setdefault(leaf.dtype, [])
-                kind.append(place)
-            elif not isinstance(leaf, int | float | str | None):
-                raise TypeError(f"outputs hold a {type(leaf).__name__}, which cannot be copied")
-        self.places = list(together.values())
-        self.parts = [
-            leaves[places[0]]
-            if len(places) == 1
-            else torch.cat([leaves[i].flatten() for i in places])
-            for places in self.places
-        ]
-
-    def copied(self) -> Any:
-        """The outputs as they are now, in memory of their own."""
-        leaves = list(self.leaves)
-        for places, part in zip(self.places, self.parts, strict=True):
-            copy = part.clone()
-            if len(places) == 1:
-                leaves[places[0]] = copy
-                continue
-            pieces = copy.split([leaves[i].numel() for i in places])
-            for i, piece in zip(places, pieces, strict=True):
-                leaves[i] = piece.view(leaves[i].shape)
-        return pytree.tree_unflatten(leaves, self.structure)
 
 
 class StepGraphs:
@@ -107,7 +67,6 @@ class StepGraphs:
     Attributes:
         reason: why nothing is recorded any more; ``None`` while graphs are used.
         replayed: number of replayed calls, of steps and of outputs.
-        refused: names of functions that are not recorded.
     """
 
     def __init__(
@@ -122,21 +81,24 @@ class StepGraphs:
         self.replayed = 0
         self._known: Any = None  # state of the model and the optimizer that graphs were made for
         self._optimizer_state: Any = None
-        self.refused: set[str] = set()
         self._vain = 0
         self._full = False
         self._shapes: dict[object, Recorded] = {}
         self.drop()
 
-    def step(self, name: str, function: Function, *inputs: Any) -> Any:
-        """``function(*inputs)``, which trains; ``None`` if it was not called."""
+    def step(
+        self, function: Function, batch: Batch, weight: Tensor | None, normaliser: float | Tensor
+    ) -> Any:
+        """``function(batch, weight, normaliser)``, which trains; ``None`` if it was not called."""
+        if weight is not None and not isinstance(normaliser, Tensor):
+            normaliser = weight.new_full((), normaliser)  # another number is no other graph
         for rate, group in zip(self._rates, self.optimizer.param_groups, strict=False):
             rate.fill_(group["lr"])
-        return self._run(name, function, *inputs)
+        return self._run("step", function, batch, weight, normaliser)
 
     def outputs(self, function: Function, batch: Batch) -> Any:
         """``function(batch)``, without gradients; ``None`` if it was not called."""
-        return self._run(OUTPUTS, function, batch)
+        return self._run("outputs", function, batch)
 
     def drop(self) -> None:
         """Free all graphs and their memory; shapes are recorded anew."""
@@ -168,7 +130,7 @@ class StepGraphs:
     # --- recording and replaying ---
 
     def _run(self, name: str, function: Function, *inputs: Any) -> Any:
-        if self.reason is not None or name in self.refused or not self._usable(inputs):
+        if self.reason is not None or not self._usable(inputs):
             return None
         try:
             return self._called(name, function, inputs)
@@ -185,25 +147,27 @@ class StepGraphs:
         shape = self._shapes.setdefault((name, modes, *map(_shape, inputs)), Recorded())
         if shape.graph is None:
             if shape.calls < WARMUP:
-                return self._warm(name, shape, function, inputs)
-            if not self._record(name, shape, function, inputs):
+                return self._warm(shape, function, inputs)
+            if not self._record(shape, function, inputs):
                 return None
-        timed = nullcontext() if name == OUTPUTS else self.ledger.phase("graph")
+        timed = self.ledger.phase("graph") if name == "step" else nullcontext()
         with torch.no_grad(), timed:
             for own, new in zip(_all(shape.inputs), _all(inputs), strict=True):
                 own.copy_(new, non_blocking=True)
             shape.graph.replay()
             self.replayed += 1
-            return shape.outputs.copied()
+            return pytree.tree_map_only(Tensor, torch.clone, shape.outputs)
 
     def _usable(self, inputs: tuple[Any, ...]) -> bool:
         """Whether a graph may stand for a call; forgets graphs that no longer fit."""
-        state = self._state()
-        if state is None:
+        if self._hooked():
             self.end("hooks of a module, a parameter or the optimizer would not be called")
         elif any(part.device.type != self.device.type for part in _all(inputs)):
             self.end(f"a batch has tensors that are not on {self.device}")
-        elif state != self._known or self.optimizer.state is not self._optimizer_state:
+        if self.reason is not None:
+            return False
+        state = self._state()
+        if state != self._known or self.optimizer.state is not self._optimizer_state:
             if self._known is not None:
                 recorded = any(each.graph is not None for each in self._shapes.values())
                 self._vain = 0 if recorded else self._vain + 1
@@ -217,25 +181,12 @@ class StepGraphs:
         return self.reason is None
 
     def _state(self) -> Any:
-        """Where weights and buffers are, which are trained, and how; ``None`` if there are hooks.
-
-        A replay would leave hooks out.
-        """
-        optimizer = self.optimizer
-        if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
-            return None
+        """Where the weights and buffers are, which are trained, and how."""
         places = []
         for module in self._modules:
-            if module._forward_hooks or module._forward_pre_hooks:
-                return None
-            if module._backward_hooks or module._backward_pre_hooks:
-                return None
             for each in module._parameters.values():
-                if each is None:
-                    continue
-                if each._backward_hooks or each._post_accumulate_grad_hooks:
-                    return None
-                places.append((each.data_ptr(), each.requires_grad))
+                if each is not None:
+                    places.append((each.data_ptr(), each.requires_grad))
             for buffer in module._buffers.values():
                 if buffer is not None:
                     places.append((buffer.data_ptr(), False))
@@ -245,11 +196,24 @@ class StepGraphs:
                 for name, value in group.items()
                 if name not in ("lr", "params")
             ]
-            for group in optimizer.param_groups
+            for group in self.optimizer.param_groups
         ]
         return places, settings
 
-    def _warm(self, name: str, shape: Recorded, function: Function, inputs: tuple[Any, ...]) -> Any:
+    def _hooked(self) -> bool:
+        """Whether other code is called in a step, which a replay would leave out."""
+        for module in self._modules:
+            if module._forward_hooks or module._forward_pre_hooks:
+                return True
+            if module._backward_hooks or module._backward_pre_hooks:
+                return True
+            for each in module._parameters.values():
+                if each is not None and (each._backward_hooks or each._post_accumulate_grad_hooks):
+                    return True
+        steps = self.optimizer
+        return bool(steps._optimizer_step_pre_hooks or steps._optimizer_step_post_hooks)
+
+    def _warm(self, shape: Recorded, function: Function, inputs: tuple[Any, ...]) -> Any:
         """A real call, on the stream that records; the last one watches for waits."""
         shape.calls += 1
         with self._beside(), self._on_device(capturable=False):
@@ -258,12 +222,10 @@ class StepGraphs:
             with self._watched() as waits:
                 outputs = function(*inputs)
         if waits:
-            self._refuse(name, "the model, the criterion or the optimizer waits for the device")
+            self.end("the model, the criterion or the optimizer waits for the device in a step")
         return outputs
 
-    def _record(
-        self, name: str, shape: Recorded, function: Function, inputs: tuple[Any, ...]
-    ) -> bool:
+    def _record(self, shape: Recorded, function: Function, inputs: tuple[Any, ...]) -> bool:
         """Record a call, which is not executed; whether that was possible."""
         if sum(each.graph is not None for each in self._shapes.values()) >= SHAPES:
             if not self._full:
@@ -277,25 +239,24 @@ class StepGraphs:
         own = tuple(_copied(each) for each in inputs)
         try:
             with self._on_device(capturable=True):
-                shape.graph, shape.outputs = self._captured(lambda: Packed(function(*own)))
+                shape.graph, shape.outputs = self._captured(lambda: function(*own))
             shape.inputs = own
-            return True
+            unknown = {
+                type(leaf).__name__
+                for leaf in pytree.tree_leaves(shape.outputs)
+                if not isinstance(leaf, Tensor | int | float | str | None)
+            }
         except Exception as error:
+            self._recover()
             what = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+            self.end(f"the step cannot be recorded ({what})")
+            return False
         finally:
             if torch.is_grad_enabled():
                 self._forget_gradients()
-        self._recover()
-        self._refuse(name, f"the step cannot be recorded ({what})")
-        return False
-
-    def _refuse(self, name: str, reason: str) -> None:
-        """Record what a gate does with a batch in parts, or else nothing any more."""
-        if name == GATED:
-            self.refused.add(name)
-            self.drop()
-        else:
-            self.end(reason)
+        if unknown:
+            self.end(f"the model returns {', '.join(sorted(unknown))}, which cannot be copied")
+        return self.reason is None
 
     def _forget_gradients(self) -> None:
         """The memory of gradients in a graph belongs to the pool."""
@@ -381,10 +342,6 @@ class StepGraphs:
 def _stream(device: torch.device) -> torch.cuda.Stream:
     """One stream for all graphs, since libraries keep a workspace for each stream."""
     return torch.cuda.Stream(device)
-
-
-def _joined(parts: list[Tensor]) -> Tensor:
-    return torch.cat([part.flatten() for part in parts])
 
 
 def _all(inputs: tuple[Any, ...]) -> list[Tensor]:

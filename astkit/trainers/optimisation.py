@@ -155,7 +155,7 @@ class Optimisation:
     def outputs(self, model: nn.Module, batch: Batch) -> Any:
         """Outputs of ``model`` in its current mode, computed in micro-batches."""
         if self.graphs is not None and model is self.model and not torch.is_grad_enabled():
-            outputs = self.graphs.outputs(self.whole_pass, batch)
+            outputs = self.graphs.outputs(self._whole_pass, batch)
             if outputs is not None:
                 return outputs
         alone = model is self.model is self.wrapped  # DistributedDataParallel exchanges buffers
@@ -321,34 +321,24 @@ class Optimisation:
         self, batch: Batch, weight: Tensor | None, normaliser: float | Tensor | None
     ) -> Tensor | None:
         """As `train`, by a graph; ``None`` if the batch is not for one."""
+        assert self.graphs is not None
         if normaliser is None:
             normaliser = float(batch.rows) if weight is None else weight.sum()
         empty = not isinstance(normaliser, Tensor) and not normaliser
-        if batch.rows < 2 or empty:
-            return None
-        if weight is not None and not isinstance(normaliser, Tensor):
-            normaliser = weight.new_full((), normaliser)  # another number is no other graph
-        done = self.counted("step", self.whole_step, batch, weight, normaliser)
-        return None if done is None else done[0]
-
-    def counted(self, name: str, function: Callable[..., Any], *inputs: Any) -> Any:
-        """What ``function(*inputs)`` returns, by a graph, where it takes a step; else ``None``.
-
-        The first two values are those of `whole_step`.
-        """
-        if self.graphs is None or self._rows or self.pending:
+        if batch.rows < 2 or empty or self._rows or self.pending:
             return None
         taken, replayed = self.steps, self.graphs.replayed
-        done = self.graphs.step(name, function, *inputs)
+        done = self.graphs.step(self._whole_step, batch, weight, normaliser)
         if done is None:
             return None
+        losses, stepped = done
         self.replayed += self.graphs.replayed - replayed
-        self.steps = taken + done[1]
-        if done[1]:
+        self.steps = taken + stepped
+        if stepped:
             self._next_rate()
-        return done
+        return losses
 
-    def whole_step(
+    def _whole_step(
         self, batch: Batch, weight: Tensor | None, normaliser: float | Tensor
     ) -> tuple[Tensor, bool]:
         """A step in which the host decides nothing; its losses, and whether weights changed."""
@@ -362,8 +352,7 @@ class Optimisation:
         finally:
             self._unread = False
 
-    def whole_pass(self, batch: Batch) -> Any:
-        """Outputs of the model, in one part."""
+    def _whole_pass(self, batch: Batch) -> Any:
         with self.autocast():
             return self._call(self.training_pass, batch)
 

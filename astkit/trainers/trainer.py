@@ -38,7 +38,6 @@ from astkit.trainers.first_batch import (
     sampled_rows,
     takes_classes,
 )
-from astkit.trainers.gated import can_record, recorded_step
 from astkit.trainers.history import History, Observer, StepRecord
 from astkit.trainers.limits import TIME_BUDGET, TimeIsUp, interrupt_held, time_is_up
 from astkit.trainers.optimisation import Optimisation
@@ -152,9 +151,6 @@ class Trainer:
         self.validates = True  # after each epoch
         self._chooses = overrides(self.policy, "choose")
         self._observes = overrides(self.policy, "observe")
-        parts = ("forward", "scored", "train_rows")  # else a step consists of a subclass's own
-        self._whole = all(getattr(type(self), name) is getattr(Trainer, name) for name in parts)
-        self._whole &= not self._observes
         self.optimisation.watching = self._observes and self.policy.needs_outputs
         self.flops = flops
         if flops is not None and not callable(flops):
@@ -319,11 +315,6 @@ class Trainer:
         """
         if not self._chooses:
             return StepResult(self.train_rows(batch, weight, self.batches.rows / self._processes))
-        if self._whole and self.optimisation.graphs is not None and can_record(self):
-            recorded = recorded_step(self, batch, weight)
-            if recorded is not None:
-                self._count_pass(self.model, batch)
-                return recorded
         with self.ledger.phase("score"):
             seen = self.scored(batch)
             chosen = self.policy.choose_from(seen)

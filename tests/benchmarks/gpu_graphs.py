@@ -68,9 +68,9 @@ def made(
     return Trainer(model, loader, **own)
 
 
-def batches_of(run: Any) -> Generator[Any]:
+def batches_of(trainer: Any) -> Generator[Any]:
     """The records of training batches."""
-    with closing(run.steps()) as records:
+    with closing(trainer.steps()) as records:
         yield from (each for each in records if each.phase == "train")
 
 
@@ -98,13 +98,13 @@ def exact() -> Iterator[None]:
 
 def trained(name: str, way: str, record: bool, steps: int, **settings: Any) -> Part:
     """Weights and losses after ``steps`` steps, and the share of steps that were replayed."""
-    run = made(name, way, record, **settings)
-    steps_of, losses = batches_of(run), []
-    before = copy.deepcopy(run.model.state_dict())
+    trainer = made(name, way, record, **settings)
+    steps_of, losses = batches_of(trainer), []
+    before = copy.deepcopy(trainer.model.state_dict())
     for _ in range(steps):
         losses.append(next(steps_of).metrics["loss"])
-    work = run.optimisation
-    weights = {name: part.detach().clone() for name, part in run.model.state_dict().items()}
+    work = trainer.optimisation
+    weights = {name: part.detach().clone() for name, part in trainer.model.state_dict().items()}
     reason = None if work.graphs is None else work.graphs.reason
     found = {
         "before": before,
@@ -130,11 +130,6 @@ def unrecorded() -> Any:
     return mock.patch("astkit.trainers.graphs.WARMUP", STEPS + 1)
 
 
-def in_parts() -> Any:
-    """A gate's scoring pass and its training are two graphs, and it chooses between them."""
-    return mock.patch("astkit.trainers.trainer.can_record", return_value=False)
-
-
 def equal(name: str, way: str) -> Part:
     """Weights after `STEPS` replayed steps, and after the same steps that are not recorded.
 
@@ -145,14 +140,11 @@ def equal(name: str, way: str) -> Part:
         recorded = trained(name, way, True, STEPS, lr=LR)
         with unrecorded():
             same = trained(name, way, True, STEPS, lr=LR)
-        with in_parts():
-            parted = trained(name, way, True, STEPS, lr=LR)
         usual, again = (trained(name, way, False, STEPS, lr=LR) for _ in range(2))
     apart = recorded["losses"] != same["losses"]
     found = difference(same["weights"], recorded["weights"])
     return {
         "difference": found,
-        "from steps in parts": difference(parted["weights"], recorded["weights"]),
         "from usual steps": difference(usual["weights"], recorded["weights"]),
         "usual steps twice": difference(usual["weights"], again["weights"]),
         "moved": difference(usual["before"], usual["weights"]),
@@ -183,38 +175,38 @@ def other_modes(name: str, way: str) -> Part:
 
 def waits(name: str, way: str) -> Part:
     """`WAITING` steps in which a wait for the device is an error."""
-    run = made(name, way)
-    steps = batches_of(run)
+    trainer = made(name, way)
+    steps = batches_of(trainer)
     advance(steps, 2 * WARMUP)
-    replayed = run.optimisation.replayed
+    replayed = trainer.optimisation.replayed
     with synchronising_raises():
         advance(steps, WAITING)
-    share = (run.optimisation.replayed - replayed) / WAITING
+    share = (trainer.optimisation.replayed - replayed) / WAITING
     steps.close()
     return {"steps": WAITING, "waits": 0, "share": share, "kept": share == 1}
 
 
 def not_finite(name: str, way: str) -> Part:
     """A batch of NaN leaves the weights as they are, and the report raises."""
-    run = made(name, way)
-    steps = batches_of(run)
+    trainer = made(name, way)
+    steps = batches_of(trainer)
     advance(steps, 2 * WARMUP)
-    work = run.optimisation
+    work = trainer.optimisation
     with torch.no_grad():  # all that follows is NaN, but for weights that are not changed
-        first = next(iter(run.model.parameters()))
+        first = next(iter(trainer.model.parameters()))
         kept = first.detach().clone()
         first.fill_(math.nan)
-    before = {name: part.detach().clone() for name, part in run.model.named_parameters()}
+    before = {name: part.detach().clone() for name, part in trainer.model.named_parameters()}
     replayed = work.replayed
     advance(steps, 2)
-    after = dict(run.model.named_parameters())
+    after = dict(trainer.model.named_parameters())
     same = all(torch.equal(before[each].nan_to_num(), after[each].nan_to_num()) for each in before)
     with torch.no_grad():
         first.copy_(kept)
     raised = ""
     try:
         steps.close()
-        run.optimisation.check()
+        trainer.optimisation.check()
     except FloatingPointError as error:
         raised = str(error)
     return {
@@ -232,14 +224,14 @@ def seconds(name: str, size: int = BATCH) -> Part:
         for mode, settings in MODES.items():
             for kind, record in {"eager": False, "graphs": True}.items():
                 key = f"{way}, {mode}, {kind}"
-                run = made(name, way, record, size, **settings)
-                trainers[key], steps = run, batches_of(run)
+                trainer = made(name, way, record, size, **settings)
+                trainers[key], steps = trainer, batches_of(trainer)
                 advance(steps, 2 * WARMUP)
                 arms[key] = partial(advance, steps, 10)
     times = interleaved(arms, rounds=ROUNDS, warmup=1, synchronize=synchronize)
     table = {}
-    for key, run in trainers.items():
-        work = run.optimisation
+    for key, trainer in trainers.items():
+        work = trainer.optimisation
         share, reason = work.replayed / work.steps, work.graphs and work.graphs.reason
         table[key] = {"ms": times.median(key) * 100, "share": share, "reason": reason}
     return {"table": table}
