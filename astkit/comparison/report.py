@@ -300,6 +300,10 @@ def legend(verdicts: Sequence[Verdict]) -> str:
     said = f"Differences are paired by seed, with single 95 % intervals over {over}."
     if any(not each.higher for each in verdicts):
         said += " Those of a loss are in percent of dense training's."
+    if any(each.blocks is not None for each in verdicts):
+        said += " Neighbouring test rows depend on each other, so that intervals are over blocks of"
+        said += f" them: they are worth about {min(each.worth for each in verdicts):.0f}"
+        said += " independent rows."
     compared = verdicts[0].compared
     if compared > 1:
         said += f" Outcomes are corrected for the {compared} policies compared (Holm): at most a"

@@ -17,6 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from astkit.datasets.dependence import autocorrelation_time, block_length, block_means, rest
+
 Entry = Mapping[str, Any]
 Arm = dict[int, Entry]
 """The entries of one method by seed."""
@@ -94,7 +96,11 @@ class Estimate:
     Attributes:
         seeds: the part that falls with the number of seeds; NaN if unknown.
         common: the part due to the test rows that all seeds share; 0 if unknown.
-        units: number of test rows, groups or parts of them, from which ``common`` was estimated.
+        units: number of test rows, groups, parts or blocks of them, from which ``common`` was
+            estimated; 0 if it is unknown.
+        worth: number of independent rows, groups or parts that the test rows are worth; infinite if
+            they are unknown.
+        blocks: whether neighbouring ones depend on each other, so that ``units`` are blocks.
 
     Intervals and tests use the mean of Student's quantiles with ``n - 1`` and ``units - 1`` degrees
     of freedom, weighted by ``seeds`` and ``common`` (Cochran and Cox, Experimental Designs, 2nd
@@ -108,6 +114,8 @@ class Estimate:
     seeds: float
     common: float
     units: int
+    worth: float = math.inf
+    blocks: bool = False
 
     @property
     def error(self) -> float:
@@ -161,20 +169,29 @@ def estimate(values: Sequence[float], rows: np.ndarray | None = None) -> Estimat
     covariance of all pairs of seeds, over R, estimates it; this is the method of moments,
     (MS_rows - MS_residual) / (S R), in the table of the analysis of variance (Searle, Casella and
     McCulloch, Variance Components (1992), chapter 4). Negative estimates count as 0.
+
+    Where neighbouring rows depend on each other, see `autocorrelation_time`, blocks of them take
+    the place of rows; the mean over seeds shows it, as the effects of rows are in all of them.
     """
-    n, common, units = len(values), 0.0, 0
+    n, common, units, worth, blocks = len(values), 0.0, 0, math.inf, False
     spread = float(np.std(values, ddof=1)) if n > 1 else 0.0
     unknown = spread <= 1e-9 * max(map(abs, values), default=0.0)  # equal but for rounding
     seeds = math.nan if unknown else spread**2 / n
     kept = None if rows is None else rows[:, np.isfinite(rows).all(0)]
-    if kept is not None and n > 1 and kept.shape[1] > 1:
-        units = kept.shape[1]
-        covariances = np.cov(kept)
+    if kept is not None and kept.size:
+        count = kept.shape[1]
+        time = autocorrelation_time(kept.mean(0))
+        worth, length = count / time, block_length(time, count)
+        blocks = length > 1
+    if kept is not None and n > 1 and kept.size > n:
+        means = block_means(kept, length)
+        units = means.shape[1]
+        covariances = np.cov(means)
         of_pairs = (covariances.sum() - covariances.trace()) / (n * (n - 1))
-        common = max(0.0, float(of_pairs)) / units
+        common = max(0.0, float(of_pairs)) / units * rest(time, count, units)
         if (kept == kept[0]).all():  # the seed makes no difference
             seeds = 0.0
-    return Estimate(fmean(values) if n else math.nan, n, seeds, common, units)
+    return Estimate(fmean(values) if n else math.nan, n, seeds, common, units, worth, blocks)
 
 
 def pseudo_values(value: float, without: Tensor) -> Tensor:
@@ -214,9 +231,13 @@ def jackknife(value: Callable[[Tensor], float], parts: Tensor) -> Tensor:
     return pseudo_values(value(torch.arange(len(parts))), torch.tensor(without))
 
 
-def parts_of_rows(rows: int) -> Tensor:
-    """The part of each row, int64 ``[rows]``: at most `PARTS` parts of consecutive rows."""
-    return torch.arange(rows) * min(rows, PARTS) // rows
+def parts_of_rows(rows: int, dealt: bool = False) -> Tensor:
+    """The part of each row, int64 ``[rows]``: at most `PARTS` parts of consecutive rows.
+
+    Rows that are sorted by class are ``dealt`` out in turn, so that parts have equal class shares.
+    """
+    parts = min(rows, PARTS)
+    return torch.arange(rows) % parts if dealt else torch.arange(rows) * parts // rows
 
 
 def parts_of_groups(groups: Tensor) -> Tensor:

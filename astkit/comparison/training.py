@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from safetensors.torch import save
 from torch import Tensor, nn
@@ -22,6 +23,7 @@ from astkit.comparison.statistics import by_group, jackknife, parts_of_groups, p
 from astkit.comparison.verdict import unit
 from astkit.datasets import BatchSource, Loader, as_loader
 from astkit.datasets.batch import Batch, join
+from astkit.datasets.dependence import centred, sorted_by
 from astkit.datasets.facts import row_groups
 from astkit.datasets.foreign import opened
 from astkit.files import read_json, write_atomic, write_json
@@ -375,7 +377,7 @@ def _test(trainer: Trainer, task: Task, arrays: dict[str, Tensor]) -> Entry:
     values = tested.values()
     value, metric, higher = task.value(values)
     if metric in tested.rows:
-        arrays["test"] = _by_unit(tested.rows[metric], source)
+        arrays["test"] = _by_unit(tested.rows[metric], source, tested.rows.get("label"))
     elif first is not None and tested.kept is not None:
         arrays["test"] = _leave_out(first, tested.kept, source)
     return {
@@ -387,28 +389,42 @@ def _test(trainer: Trainer, task: Task, arrays: dict[str, Tensor]) -> Entry:
     }
 
 
-def _by_unit(values: Tensor, source: BatchSource) -> Tensor:
+def _by_unit(values: Tensor, source: BatchSource, labels: Tensor | None) -> Tensor:
     """``values`` of the rows of ``source`` in the order of its data, or one for each group of them.
 
-    See `row_groups` and `by_group`.
+    Of rows that are sorted by ``labels`` the differences between classes are taken out, so that
+    only neighbours that depend on each other seem to: intervals are for the given class shares.
+    See `row_groups`, `by_group` and `sorted_by`.
     """
+    order, groups = _order(source, len(values))
+    values = values[order]
+    if groups is not None:
+        return by_group(values, groups)
+    counted = values.isfinite()
+    classes = torch.zeros(len(values)) if labels is None else labels[order]
+    if sorted_by(classes[counted].numpy()):
+        middle = centred(values[counted].double().numpy(), classes[counted].numpy())
+        values[counted] = torch.from_numpy(middle).float()
+    return values
+
+
+def _order(source: BatchSource, rows: int) -> tuple[Tensor, Tensor | None]:
+    """Places of the rows that ``source`` yields in the order of its data, and groups in it."""
     if not isinstance(source, Loader):
-        return values
-    values = values[source.order(0)[: len(values)].argsort()]
-    groups = row_groups(source)
-    return values if groups is None else by_group(values, groups[: len(values)])
+        return torch.arange(rows), None
+    loaded, groups = source.order(0)[:rows], row_groups(source)
+    order = loaded.argsort()
+    return order, None if groups is None else groups[loaded[order]]
 
 
 def _leave_out(metric: Metric, kept: Sequence[tuple[Any, Any]], source: BatchSource) -> Tensor:
     """Pseudo-values of a metric that is no mean over rows, for parts of the rows of ``source``."""
     outputs, targets = (join([pair[place] for pair in kept]) for place in (0, 1))
     whole = Batch(None, outputs, targets)
-    order, groups = torch.arange(whole.rows), None
-    if isinstance(source, Loader):
-        order, groups = source.order(0)[: whole.rows], row_groups(source)
+    order, groups = _order(source, whole.rows)
 
     def value(rows: Tensor) -> float:
-        part, aggregate = whole.take(rows), copy.deepcopy(metric.function)
+        part, aggregate = whole.take(order[rows]), copy.deepcopy(metric.function)
         assert isinstance(aggregate, Aggregate)
         try:
             aggregate.update(part.x, part.y)
@@ -416,8 +432,11 @@ def _leave_out(metric: Metric, kept: Sequence[tuple[Any, Any]], source: BatchSou
         except (ValueError, RuntimeError, ZeroDivisionError):  # such as rows of one class
             return math.nan
 
-    of_data = parts_of_rows(whole.rows) if groups is None else parts_of_groups(groups)
-    return jackknife(value, of_data[order])
+    if groups is not None:
+        return jackknife(value, parts_of_groups(groups))
+    single = isinstance(targets, Tensor) and targets.reshape(whole.rows, -1).shape[1] == 1
+    labels = targets.reshape(-1)[order].numpy() if single else np.zeros(whole.rows)
+    return jackknife(value, parts_of_rows(whole.rows, dealt=sorted_by(labels)))
 
 
 def selectable(data: Any, seed: int) -> BatchSource:

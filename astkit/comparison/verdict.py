@@ -24,6 +24,7 @@ from astkit.comparison.statistics import (
     random_control,
     seeds_needed,
 )
+from astkit.datasets.dependence import FEWEST
 
 Outcome = Literal["better", "worse", "no gain", "cannot tell yet"]
 
@@ -51,6 +52,9 @@ class Verdict:
         compared: number of policies over which the outcome is corrected.
         smallest_gain: gains below it are called none; None: no gain is called so.
         flops, seconds: of the whole run, as a share of those of dense training.
+        worth: number of independent rows that the test rows are worth; infinite if unknown.
+        blocks: number of blocks of test rows over which intervals are taken, where neighbours
+            depend on each other; else ``None``.
         scores_counted: whether the FLOPs include what computing the policy's numbers outside took;
             if not, nothing can be told at equal cost.
         failed: number of the policy's seeds without a finite value, left out of all intervals.
@@ -73,6 +77,8 @@ class Verdict:
     failed: int
     dense_failed: int
     needed: float | None
+    worth: float = math.inf
+    blocks: int | None = None
     scores_counted: bool = True
 
     @property
@@ -110,6 +116,8 @@ class Verdict:
         facts.append(f"{self.flops.mean:.2f} x the FLOPs" if unequal(self.flops) else same)
         if self.seconds.n:
             facts.append(f"{self.seconds.mean:.2f} x the time")
+        if self.blocks is not None:
+            facts.append(f"test rows in {self.blocks} blocks")
         said = f"{self.policy}: {self.words}: {', '.join(facts)}"
         said += self._reason() if self.outcome == "cannot tell yet" else ""
         if self.better and self.beats_random is False:
@@ -130,6 +138,11 @@ class Verdict:
 
     def _reason(self) -> str:
         """Why nothing can be told yet, and what would help."""
+        if self.worth < FEWEST:
+            return (
+                f"; the test rows are worth about {self.worth:.0f} independent ones, and a verdict"
+                f" needs {FEWEST}: test on more"
+            )
         if not self.scores_counted:
             return (
                 "; scores not counted, so nothing can be told at equal cost: give the policy cost=,"
@@ -185,7 +198,8 @@ def judge(
         smallest_gain: gains below it are called none; by default `SMALLEST_GAIN` for accuracies.
 
     Outcomes are corrected for the number of policies: with a probability of at most 5 % any has the
-    wrong sign, and of at most 2.5 % any "no gain" is wrong.
+    wrong sign, and of at most 2.5 % any "no gain" is wrong. Test rows that are worth fewer than
+    `FEWEST` independent ones tell nothing.
 
     Raises ``ValueError`` if the dense runs are missing, or a method has two entries for one seed.
     """
@@ -211,8 +225,9 @@ def judge(
         failed = sum(not finite(run["value"]) for run in arm.values())
         barred = sign * each.mean > 0 and (failed or flops.mean > EXCESS)
         counted = all(run.get("scores_counted", True) for run in arm.values())
-        outcome: Outcome = "no gain" if name in bounded and counted else "cannot tell yet"
-        if name in differ and counted and not barred:
+        told = counted and each.worth >= FEWEST
+        outcome: Outcome = "no gain" if name in bounded and told else "cannot tell yet"
+        if name in differ and told and not barred:
             outcome = "better" if sign * each.mean > 0 else "worse"
         verdict = Verdict(
             policy=name,
@@ -230,6 +245,8 @@ def judge(
             failed=failed,
             dense_failed=sum(seed in dense and not finite(dense[seed]["value"]) for seed in arm),
             needed=seeds_needed(each, ERROR / compared),
+            worth=each.worth,
+            blocks=each.units if each.blocks else None,
             scores_counted=counted,
         )
         verdicts.append(verdict)
