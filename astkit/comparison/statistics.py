@@ -155,11 +155,14 @@ class Estimate:
         return float(root)
 
 
-def estimate(values: Sequence[float], rows: np.ndarray | None = None) -> Estimate:
+def estimate(
+    values: Sequence[float], rows: np.ndarray | None = None, grouped: bool = False
+) -> Estimate:
     """Mean of the differences ``values`` of S seeds, and its variance over seeds and test rows.
 
     ``rows``: float ``[S, R]``, the difference of each test row at each seed; of a metric that is no
-    mean over rows, see `pseudo_values`. Columns that are not finite are left out.
+    mean over rows, see `pseudo_values`. Columns that are not finite are left out. ``grouped``:
+    they are groups, which are independent and in no order.
 
     Row i at seed j differs by d_ij = d + r_i + s_j + e_ij, with independent random effects of rows,
     seeds, and both. The mean over S seeds and R rows then has the variance
@@ -180,7 +183,7 @@ def estimate(values: Sequence[float], rows: np.ndarray | None = None) -> Estimat
     kept = None if rows is None else rows[:, np.isfinite(rows).all(0)]
     if kept is not None and kept.size:
         count = kept.shape[1]
-        time = autocorrelation_time(kept.mean(0))
+        time = 1.0 if grouped else autocorrelation_time(kept.mean(0))
         worth, length = count / time, block_length(time, count)
         blocks = length > 1
     if kept is not None and n > 1 and kept.size > n:
@@ -346,14 +349,16 @@ class Gaps(NamedTuple):
     Attributes:
         values: float ``[S]``.
         rows: float ``[S, R]``, or ``None`` unless all of these runs have them; see `estimate`.
+        grouped: whether they are groups of rows.
     """
 
     values: np.ndarray
     rows: np.ndarray | None
+    grouped: bool = False
 
     def estimate(self) -> Estimate:
         """Mean and variance of the differences."""
-        return estimate(self.values.tolist(), self.rows)
+        return estimate(self.values.tolist(), self.rows, self.grouped)
 
 
 def gaps(arm: Arm, control: Arm, rows: Rows | None = None) -> Gaps:
@@ -366,4 +371,5 @@ def gaps(arm: Arm, control: Arm, rows: Rows | None = None) -> Gaps:
         if mine is not None and its is not None:
             of_rows.append((mine.double() - its.double()).numpy(force=True))
     complete = both and len(of_rows) == len(both)
-    return Gaps(values, np.stack(of_rows) if complete else None)
+    grouped = any(run.get("test_groups") is not None for pair in both for run in pair)
+    return Gaps(values, np.stack(of_rows) if complete else None, grouped)

@@ -376,6 +376,7 @@ def _test(trainer: Trainer, task: Task, arrays: dict[str, Tensor]) -> Entry:
     tested = trainer.measure(source, keep=keep)
     values = tested.values()
     value, metric, higher = task.value(values)
+    groups = row_groups(source)
     if metric in tested.rows:
         arrays["test"] = _by_unit(tested.rows[metric], source, tested.rows.get("label"))
     elif first is not None and tested.kept is not None:
@@ -386,6 +387,7 @@ def _test(trainer: Trainer, task: Task, arrays: dict[str, Tensor]) -> Entry:
         "higher": higher,
         "worst_class": tested.worst_class(),
         "test_rows": values["samples"],
+        "test_groups": None if groups is None else len(groups.unique()),
     }
 
 

@@ -97,9 +97,15 @@ def block_means(values: Array, length: int) -> Array:
     Their mean is that of the rows; blocks are equally long, to one row.
     """
     rows = values.shape[-1]
-    count = max(1, rows // length)
-    ends = np.arange(count) * rows // count
-    return np.add.reduceat(values, ends, axis=-1) * (count / rows)
+    number = block_numbers(rows, length)
+    starts = np.flatnonzero(np.diff(number, prepend=-1))
+    means: Array = np.add.reduceat(values, starts, axis=-1) * (len(starts) / rows)
+    return means
+
+
+def block_numbers(rows: int, length: int) -> Array:
+    """The block of each row, int64 ``[rows]``, as in `block_means`."""
+    return np.arange(rows) * max(1, rows // length) // rows
 
 
 def rest(time: float, rows: int, blocks: int) -> float:

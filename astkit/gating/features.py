@@ -57,7 +57,7 @@ class Rows:
         of_model: whether the features are those of a model, which may know the targets.
         columns: bool ``[d]``, the columns of a table to look at; ``None`` for all.
         copies: int64 ``[N]``, the same number for rows that are copies; ``None`` without any.
-        series: whether consecutive rows may depend on each other.
+        block: consecutive rows that are taken together, since they depend on each other; 1: none.
         flops: of computing features so far.
 
     Raises ``ValueError`` for data without rows that can be selected, and where features are asked
@@ -100,7 +100,7 @@ class Rows:
         first = self.inputs(torch.zeros(1, dtype=torch.int64))
         own = features is not None or by_row is not None
         self.kind = GIVEN if own else kind_of(first)
-        self.series = self.kind == TABLE and first.ndim == 3 and self.labels is None
+        self.block = 1
 
     def __len__(self) -> int:
         return len(self._data if self._numbers is None else self._numbers)

@@ -17,6 +17,13 @@ import torch
 from torch import Tensor
 
 from astkit import rng
+from astkit.datasets.dependence import (
+    autocorrelation_time,
+    block_length,
+    block_numbers,
+    centred,
+    sorted_by,
+)
 from astkit.gating.features import CHUNK, IMAGES, TABLE, TEXTS, TOKENS, Matrix, Rows, stacked
 
 Array = np.ndarray[Any, Any]
@@ -25,7 +32,9 @@ FITTED = 12_000  # training rows to which an estimator is fitted, at most
 TESTED = 4000  # rows of a test, at most; half of them of the target, where it has as many
 FOLDS = 3
 DRAWS = 2000  # permutations of a test
-BLOCK = 50  # consecutive rows of a series that are kept together, at most
+TRACED = 4000  # rows of which it is asked whether neighbours depend on each other, at most
+STRETCHES = 3  # of training rows, as long as the target, of which the same is asked
+COLUMNS = 32  # of a table that are looked at for it; of others so many principal ones: a quarter
 SHRINK = 0.06  # ridge penalty for each unit of weight, times features / rows of the target
 OUTPUTS = 4  # of a target, at most, that experts and proxies look at
 TREES: dict[str, Any] = {
@@ -99,11 +108,58 @@ class Pair:
         return place[: len(train)], place[len(train) :]
 
     @cached_property
+    def worth(self) -> float:
+        """Independent rows that the target is worth; infinite where groups say what depends.
+
+        Where neighbouring rows of the target depend on each other, in their inputs or targets, rows
+        of both parts are from here on in blocks. The autocorrelation time is that of the target, or
+        the median of stretches of training rows of the same length if that is longer: a change
+        within the training data is not in most of them.
+        """
+        if self.train.groups is not None or self.target.groups is not None:
+            return math.inf
+        count = len(self.target)
+        if self.target.kind != TABLE:  # of a table columns may be left out later
+            self.target.keep(torch.arange(count))
+        length = min(count, TRACED, len(self.train))
+        time = autocorrelation_time(self._trace(1, 0, min(count, TRACED)))
+        if time > 1 and not self.train.of_model:
+            starts = np.linspace(0, len(self.train) - length, STRETCHES).astype(int)
+            times = [autocorrelation_time(self._trace(0, start, length)) for start in starts]
+            time = max(time, float(np.median(times)))
+        self.train.block = self.target.block = block_length(time, count)
+        return count / time
+
+    def _trace(self, part: int, start: int, length: int) -> Array:
+        """Columns of consecutive rows of the training data or the target, ``[length, d]``.
+
+        Features, or their principal components where they are many, and targets; without columns
+        that only rise or fall, such as dates, which say how rows are sorted.
+        """
+        rows = (self.train, self.target)[part]
+        which = torch.arange(start, start + length)
+        x, y = principal(rows.features(which)), np.empty((length, 0))
+        if self.labels is not None:
+            labels = self.labels[part][which].numpy()
+            if sorted_by(self.labels[part].numpy()):
+                x = centred(x, labels)
+            else:
+                y = labels[:, None] == np.unique(labels)
+        else:
+            targets = rows.targets(which)
+            if targets is not None and targets[0].numel() <= OUTPUTS:
+                y = targets.reshape(length, -1).double().numpy()
+        columns = np.hstack([x, y])
+        steps = np.diff(columns, axis=0)
+        return columns[:, (steps > 0).any(0) & (steps < 0).any(0)]
+
+    @cached_property
     def sample(self) -> Tensor:
         """At most `FITTED` training rows, unit by unit in random order.
 
         Of a table, columns that do not `overlap` are left out from here on.
         """
+        assert self.worth  # blocks are known from here on
         rows = self.by_unit(torch.arange(len(self.train)))[:FITTED]
         everything = torch.arange(len(self.target))
         if self.train.kind == TABLE:
@@ -167,18 +223,31 @@ def overlap(x: Array, of_target: Array) -> Array:
     return (least <= high) & (low <= most)
 
 
+def principal(x: Matrix) -> Array:
+    """``x [n, d]`` itself, if it has at most `COLUMNS` columns; else its principal components."""
+    if x.shape[1] <= COLUMNS:
+        return finite(np.asarray(x, np.float64))
+    from sklearn.decomposition import TruncatedSVD
+
+    if isinstance(x, np.ndarray):
+        x = finite(x)
+        x = (x - x.mean(0)) / np.maximum(x.std(0), 1e-12)
+    count = min(COLUMNS // 4, *(size - 1 for size in x.shape))
+    components: Array = TruncatedSVD(max(1, count), random_state=0).fit_transform(x)
+    return components
+
+
 def units(rows: Rows) -> Tensor:
     """The unit of each row, int64 ``[N]`` from 0; rows of one may depend on each other.
 
-    The groups of the data; in a series blocks of `BLOCK` rows, or of a twelfth of it if that is
-    less; else single rows, with their copies.
+    The groups of the data; blocks of consecutive rows where `Pair.worth` found that these depend on
+    each other; else single rows, with their copies.
     """
     if rows.groups is not None:
         return rows.groups
-    if rows.copies is not None and not rows.series:
+    if rows.copies is not None and rows.block == 1:
         return rows.copies
-    size = max(1, min(BLOCK, len(rows) // 12)) if rows.series else 1
-    return torch.arange(len(rows)) // size
+    return torch.from_numpy(block_numbers(len(rows), rows.block))
 
 
 def distinct(values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -207,7 +276,7 @@ def class_test(pair: Pair) -> float:
     assert pair.labels is not None
     train_labels, target_labels = pair.labels
     random = np.random.default_rng(rng.derive(pair.seed, "aim", "classes"))
-    if pair.train.groups is not None or pair.target.groups is not None:
+    if math.isinf(pair.worth) or pair.train.block > 1:
         return _grouped_class_test(pair, random)
     pair.find_copies()
     if pair.train.copies is not None or pair.target.copies is not None:
@@ -296,8 +365,9 @@ def input_test(pair: Pair, factor: Tensor, rows: Tensor | None = None) -> Differ
         pair.find_copies()
     fit, judge = pair.halves()
     judge = judge[: TESTED // 2]
-    apart = pair.train.series or pair.train.groups is not None or pair.target.groups is not None
-    if pair.train.groups is not None or pair.train.copies is not None:
+    blocks = pair.train.block > 1
+    apart = blocks or pair.train.groups is not None or pair.target.groups is not None
+    if apart or pair.train.copies is not None:
         rows = pair.by_unit(rows)  # so that rows of one are not both fitted and judged
     count = min(TESTED - len(judge), len(rows) // 2)
     held, fitted = rows[:count], rows[count:]
@@ -318,12 +388,14 @@ def input_test(pair: Pair, factor: Tensor, rows: Tensor | None = None) -> Differ
         of_class = np.ones(strata.max() + 1)
         of_class[of_held.numpy()] = factor[held].numpy()
         weights *= of_class[strata]
-    blocks = np.arange(len(kinds))
+    own = np.arange(len(kinds))
     if apart:
         parts = units(pair.train)[held], -1 - units(pair.target)[judge]
-        blocks = torch.cat(parts).numpy()
+        own = torch.cat(parts).numpy()
+    if blocks and bool((factor == factor[0]).all()):  # blocks hold several classes
+        strata = np.zeros_like(strata)
     random = np.random.default_rng(rng.derive(pair.seed, "aim", "permutations"))
-    return permutation_test(scores, kinds, weights, strata, blocks, random)
+    return permutation_test(scores, kinds, weights, strata, own, random)
 
 
 def permutation_test(

@@ -19,6 +19,8 @@ from astkit import Budget, Comparison, Gate, InfoBatch, Metric, Policy, Selectio
 from astkit.comparison import schedule, training
 from astkit.comparison.baseline import Baseline
 from astkit.comparison.compare import checked_methods, label_of
+from astkit.datasets import Loader
+from astkit.datasets.dependence import autocorrelation_time
 from astkit.gating import LogIntegral, OriginPI
 from astkit.trainers import Trainer
 from tests.comparison import small_tasks
@@ -353,20 +355,6 @@ def test_a_metric_with_update_and_compute_has_an_interval_over_test_rows(
     assert "seeds only" in short._repr_html_()
 
 
-class Spread:
-    """The root of the mean square of all outputs: no mean over rows."""
-
-    def __init__(self) -> None:
-        self.sum, self.rows = 0.0, 0
-
-    def update(self, outputs: Tensor, targets: Tensor) -> None:
-        self.sum += float(outputs.double().square().sum())
-        self.rows += len(targets)
-
-    def compute(self) -> float:
-        return (self.sum / self.rows) ** 0.5
-
-
 def test_groups_count_in_a_metric_that_is_no_mean_over_rows() -> None:
     """Half of the test rows are copies of the others, in other places: nothing is known twice."""
     x, y = small_tasks.TEST.tensors
@@ -383,6 +371,53 @@ def test_groups_count_in_a_metric_that_is_no_mean_over_rows() -> None:
         assert expected is not None
         assert found is not None
         assert found.tolist() == pytest.approx(expected.tolist(), rel=1e-4)
+
+
+class Spread:
+    """The root of the mean square of all outputs: no mean over rows."""
+
+    def __init__(self) -> None:
+        self.sum, self.rows = 0.0, 0
+
+    def update(self, outputs: Tensor, targets: Tensor) -> None:
+        self.sum += float(outputs.double().square().sum())
+        self.rows += len(targets)
+
+    def compute(self) -> float:
+        return (self.sum / self.rows) ** 0.5
+
+
+@pytest.mark.parametrize("kind", ["folders", "shuffled folders", "two classes"])
+def test_the_order_of_classes_in_folders_is_no_dependence(kind: str) -> None:
+    """Some classes are harder; the same rows in another order are told from states in time."""
+    random = torch.Generator().manual_seed(0)
+    labels = torch.arange(600) * (2 if kind == "two classes" else 10) // 600
+    data = TensorDataset(torch.zeros(600, 1), labels)
+    source = Loader(data, 32, shuffle=kind == "shuffled folders")
+    right = (torch.rand(600, generator=random) < 0.9 - 0.3 * (labels % 2)).float()
+    loaded = source.order(0)
+    found = training._by_unit(right[loaded], source, labels[loaded])
+    assert float(found.mean()) == pytest.approx(float(right.mean()), abs=1e-5)
+    assert autocorrelation_time(found.numpy()) == 1
+    states = labels.roll(300 if kind == "two classes" else 30)  # one of them comes twice
+    states[100:120] = 0
+    plain = training._by_unit(right[loaded], source, states[loaded])
+    assert plain.equal(right)
+    assert autocorrelation_time(plain.numpy()) > 2
+
+
+def test_parts_of_folders_have_all_classes() -> None:
+    labels = torch.arange(999) // 333
+    outputs = torch.rand(999, 1, generator=torch.Generator().manual_seed(0)) + labels[:, None]
+    metric = Metric("spread", Spread(), higher_is_better=False)
+    spreads = []
+    for order in (torch.arange(999), torch.arange(999).reshape(3, 333).T.flatten()):
+        data = Subset(TensorDataset(outputs, labels), order.tolist())
+        kept = [(outputs[order], labels[order])]
+        values = training._leave_out(metric, kept, Loader(data, shuffle=False))
+        assert len(values) == 200
+        spreads.append(float(values.std()))
+    assert spreads[0] == pytest.approx(spreads[1], rel=0.15)
 
 
 def test_groups_that_cannot_be_used_are_refused_before_training(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
+from scipy import signal, stats
 
 from astkit.comparison import statistics
 from astkit.comparison.statistics import (
@@ -105,6 +105,37 @@ def test_rows_that_are_unknown_or_equal_for_all_seeds() -> None:
     assert estimate([0.0] * 3).p() == estimate([0.5]).p() == estimate([]).p() == 1
 
 
+def differences(kind: str, random: np.random.Generator, rows: int = 600) -> np.ndarray:
+    """Of two methods that are equally good, on rows that follow each other, ``[5, rows]``."""
+
+    def errors() -> np.ndarray:
+        if kind == "states":  # of a recording, in each of which it is right or wrong
+            state = np.cumsum(random.random(rows) < 0.1)
+            right: np.ndarray = (random.random(rows) < 0.6)[state].astype(float)
+            return right
+        noise = random.normal(size=rows + 400)
+        if kind == "overlapping windows":
+            return np.convolve(noise, np.ones(12), "same")[200:-200] ** 2
+        return np.asarray(signal.lfilter([1], [1, -0.9], noise))[400:]
+
+    gap = errors() - errors()
+    return np.stack([gap + 0.1 * random.normal(size=rows) for _ in range(5)])
+
+
+@pytest.mark.parametrize("kind", ["autoregression", "overlapping windows", "states"])
+def test_intervals_cover_where_neighbouring_rows_depend_on_each_other(kind: str) -> None:
+    """As independent rows they cover 40 to 60 %."""
+    random, covered = np.random.default_rng(0), 0
+    for _ in range(120):
+        rows = differences(kind, random)
+        found = estimate(rows.mean(1).tolist(), rows)
+        assert found.blocks
+        assert found.worth < 300
+        low, high = found.interval()[1:3]
+        covered += low <= 0 <= high
+    assert covered >= 107  # expected: 114, and three standard deviations
+
+
 def test_pseudo_values_of_a_mean_are_the_means_of_its_parts() -> None:
     values = torch.arange(12.0) ** 2
     parts = torch.tensor([0, 1, 2, 3] * 3)
@@ -145,6 +176,7 @@ def test_rows_are_divided_into_parts_of_neighbours_and_of_whole_groups() -> None
     many = parts_of_rows(1030)
     assert set(many.bincount().tolist()) == {5, 6}
     assert bool((many.diff() >= 0).all())
+    assert parts_of_rows(1030, dealt=True).tolist() == [row % 200 for row in range(1030)]
     groups = torch.arange(900) % 450 * 3
     assert len(parts_of_groups(groups).unique()) == 200
     assert all(len(parts_of_groups(groups)[groups == each].unique()) == 1 for each in groups)

@@ -11,10 +11,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
+from scipy import signal, stats
 from torch import Tensor
 
-from astkit.comparison.statistics import Interval
+from astkit.comparison.report import legend
+from astkit.comparison.statistics import Interval, by_group
 from astkit.comparison.verdict import amount, judge
 from tests.comparison.test_statistics import entry
 
@@ -43,6 +44,61 @@ def said(
 
 def negative(values: Sequence[float]) -> list[float]:
     return [-value for value in values]
+
+
+def worth(kind: str) -> Tensor:
+    """What is common to all seeds on test rows that are worth about 15, 12 and 20 rows."""
+    random = np.random.default_rng(0)
+    if kind == "recording":
+        values = signal.lfilter([1], [1, -0.95], random.normal(size=1000))[400:]
+    elif kind == "groups":
+        groups = np.arange(300) % 12
+        own = random.normal(size=12)[groups] + random.normal(size=300)
+        values = by_group(torch.from_numpy(own), torch.from_numpy(groups)).numpy()
+    else:
+        values = random.normal(size=20)
+    values = np.asarray(values) - values.mean()
+    return torch.from_numpy(0.005 * values / values.std())
+
+
+@pytest.mark.parametrize("kind", ["recording", "groups", "few rows"])
+def test_test_rows_that_are_worth_few_independent_ones_tell_nothing(kind: str) -> None:
+    groups = 12 if kind == "groups" else None
+    of_rows = worth(kind)
+    runs = [{**run, "test_groups": groups} for run in entries({"x": CLEAR, "y": SMALL})]
+
+    def results(run: Mapping[str, Any], rows: Tensor = of_rows) -> Tensor:
+        return run["value"] + rows * (run["policy"] != "dense")
+
+    for found in judge(runs, rows=results):
+        assert found.outcome == "cannot tell yet"
+        assert 8 < found.worth < 25
+        assert found.worth == groups or groups is None
+        assert f"worth about {found.worth:.0f} independent ones, and a verdict needs 30" in (
+            found.sentence
+        )
+    more = of_rows[torch.from_numpy(np.random.default_rng(1).permutation(len(of_rows)))]
+    more = torch.cat([more, more, more])
+    better, _ = judge(runs, rows=lambda run: results(run, more))
+    assert better.outcome == "better"
+    assert better.worth >= 30
+    assert "worth" not in better.sentence
+
+
+def test_blocks_of_neighbouring_test_rows_are_said() -> None:
+    values = signal.lfilter([1], [1, -0.8], np.random.default_rng(0).normal(size=3000))
+    of_rows = torch.from_numpy(0.005 * (values - values.mean()))
+    (found,) = judge(
+        entries({"x": CLEAR}),
+        rows=lambda run: run["value"] + of_rows * (run["policy"] != "dense"),
+    )
+    assert found.outcome == "better"
+    assert found.worth == pytest.approx(3000 / 9, rel=0.4)
+    assert f"test rows in {found.blocks} blocks" in found.sentence
+    assert f"they are worth about {found.worth:.0f} independent rows" in legend([found])
+    (plain,) = judge(entries({"x": CLEAR}))
+    assert plain.blocks is None
+    assert "block" not in plain.sentence + legend([plain])
 
 
 def test_each_outcome_has_its_sentence() -> None:

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy import signal
 from torch.utils.data import DataLoader, TensorDataset
 
-from astkit.datasets import Images
+from astkit.datasets import Images, dependence
 from astkit.gating import ratio
 from astkit.gating.features import Rows
 from astkit.gating.policies import aim
@@ -92,7 +93,8 @@ def test_groups_that_have_one_class_each_are_few_draws() -> None:
         labels = (torch.from_numpy(random.integers(0, 3, 10)).repeat_interleave(20) for _ in "ab")
         train, target = labels
         together.append(ratio.class_test(labelled(train, target, 10)))
-        apart.append(ratio.class_test(labelled(train, target)))
+        mixed = (each[torch.from_numpy(random.permutation(200))] for each in (train, target))
+        apart.append(ratio.class_test(labelled(*mixed)))
     assert sum(p < 0.1 for p in together) <= 10  # expected: 4
     assert sum(p < 0.1 for p in apart) > 30
     other = labelled(torch.arange(200) // 20 % 2, 2 + torch.arange(200) // 20 % 2, 10)
@@ -204,17 +206,53 @@ def test_features_of_a_model_are_told_apart_with_the_label_by_a_literal_ridge_re
     assert scores == pytest.approx(expected, abs=1e-5)
 
 
+def recording(rows: int, seed: int, memory: float = 0.8) -> tuple[torch.Tensor, torch.Tensor]:
+    """Windows ``[rows, 2, 1]`` of a first-order autoregression, and the sign of its last value."""
+    random = np.random.default_rng(seed)
+    noise = random.normal(size=rows + 301)
+    values = signal.lfilter([1], [1, -memory], noise)[300:]
+    windows = torch.from_numpy(np.stack([values[:-1], values[1:]], 1)).float()
+    return windows[:, :, None], (windows[:, 1] > 0).long()
+
+
 def test_consecutive_rows_of_a_series_stay_together() -> None:
-    series = pair(torch.zeros(1030, 2, 5), torch.zeros(130, 2, 5), torch.zeros(1030, 1))
-    assert series.train.series
+    x, y = recording(1700, 0)
+    series = Pair(
+        *(Rows(TensorDataset(x[part], y[part])) for part in (slice(1200), slice(1200, None)))
+    )
+    assert series.worth == pytest.approx(500 / 9, rel=0.5)  # (1 + 0.8) / (1 - 0.8) rows for one
+    block = series.train.block
+    assert block == series.target.block
+    assert block >= dependence.TIMES * 500 / series.worth - 1
     drawn = ratio.folds(series.train, 3, 0)
-    blocks = [part.unique() for part in drawn.split(ratio.BLOCK)]
-    assert all(len(block) == 1 for block in blocks)
-    counts = torch.cat(blocks).bincount()
+    own = ratio.units(series.train)
+    assert bool((own.diff() >= 0).all())
+    assert all(len(drawn[own == each].unique()) == 1 for each in range(int(own.max())))
+    counts = torch.stack([drawn[own == each][0] for each in range(1 + int(own.max()))]).bincount()
     assert counts.max() - counts.min() <= 1
-    sample = series.sample
-    assert sample.sort().values.equal(torch.arange(1030))
-    assert bool((sample[:50].diff() == 1).all())
+    assert series.sample.sort().values.equal(torch.arange(1200))
+    assert bool((series.sample[: block // 2].diff() == 1).all())
+
+
+def test_rows_in_random_order_or_sorted_by_class_are_single_rows() -> None:
+    x, y = recording(1700, 0)
+    order = torch.from_numpy(np.random.default_rng(0).permutation(1700))
+    by_class = (y[order]).argsort(stable=True)
+    random = TensorDataset(x[order], y[order])
+    folder = TensorDataset(x[order][by_class], y[order][by_class])
+    for train, target in ((random, random), (folder, folder), (TensorDataset(x, y), random)):
+        both = Pair(Rows(train), Rows(target))
+        assert both.worth == 1700
+        assert ratio.units(both.train).equal(torch.arange(1700))
+
+
+def test_a_change_within_the_training_data_does_not_lengthen_blocks() -> None:
+    x, y = recording(2000, 1)
+    train, target = x[:1500].clone(), TensorDataset(x[1500:], y[1500:])
+    train[1000:] += 5
+    blocks = [Pair(Rows(TensorDataset(each, y[:1500])), Rows(target)) for each in (x[:1500], train)]
+    assert blocks[0].worth < 500
+    assert blocks[1].worth == pytest.approx(blocks[0].worth, rel=0.3)
 
 
 def test_another_law_with_the_same_inputs_is_found() -> None:
@@ -350,12 +388,14 @@ def test_folds_of_one_row_are_scored(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_short_series_are_divided_into_shorter_blocks(seed: int) -> None:
-    target = Rows(TensorDataset(torch.randn(200, 2, 1), torch.randn(200, 1)))
+    x, y = recording(200, seed, 0.97)
+    target = Rows(TensorDataset(x, y))
+    both = Pair(target, target, seed)
+    assert both.worth < dependence.FEWEST
+    assert len(ratio.units(target).unique()) >= 6
     parts = ratio.folds(target, 3, seed)
-    for half in Pair(target, target, seed).halves():
+    for half in both.halves():
         assert len(parts[half].unique()) > 1
-    longer = Rows(TensorDataset(torch.randn(700, 2, 1), torch.randn(700, 1)))
-    assert ratio.units(longer).bincount().tolist() == [50] * 14
 
 
 def test_integers_of_a_small_target_are_the_classes_of_the_training_rows() -> None:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from astkit import rng
+from astkit.datasets.dependence import FEWEST as FEWEST_INDEPENDENT
 from astkit.datasets.facts import paired_groups, read_alike
 from astkit.gating.features import IMAGES, TABLE, TEXTS, TOKENS, UNKNOWN, FeaturesOf, Rows
 from astkit.gating.forecast import Forecast, judge
@@ -188,6 +189,15 @@ def aimed(pair: Pair, unseen: Tensor | None = None, most: float = math.inf) -> A
 
 def _settled(pair: Pair, unseen: Tensor | None, most: float) -> tuple[Tensor | None, Forecast]:
     """Weights, float64 ``[N]`` with mean 1 or ``None`` for all rows, and the forecast."""
+    dear = Forecast(0.0, 0.0, "", 0.0, "none, choosing would cost too much")
+    if too_dear(pair.least_fit(), most):
+        return None, dear
+    if pair.worth < FEWEST_INDEPENDENT:
+        few = (
+            "cannot tell, neighbouring rows of the target depend on each other, so that they are"
+            f" worth about {pair.worth:.0f} independent ones, and {FEWEST_INDEPENDENT} are needed"
+        )
+        return None, Forecast(0.0, 0.0, "", 0.0, few)
     whole = torch.ones(len(pair.train), dtype=torch.float64)
     labels = pair.labels
     if labels is not None and class_test(pair) > LEVEL / TESTS:
@@ -208,9 +218,6 @@ def _settled(pair: Pair, unseen: Tensor | None, most: float) -> tuple[Tensor | N
             weights = weights * input_ratio(pair, factor, of_target, rows)
         return weights / weights.mean()
 
-    dear = Forecast(0.0, 0.0, "", 0.0, "none, choosing would cost too much")
-    if too_dear(pair.least_fit(), most):
-        return None, dear
     everything = torch.arange(len(pair.target))
     test = input_test(pair, factor_of(everything), unseen)
     inputs = test.p <= LEVEL / TESTS
@@ -251,7 +258,7 @@ def sharpened(pair: Pair, drawn_by: Tensor, power: float, most: float = math.inf
     The weights themselves where a test does not tell the rows `to_ask` about from the target.
     """
     rows = to_ask(drawn_by, pair.seed)
-    if len(rows) < FEWEST_TRAINED:
+    if len(rows) < FEWEST_TRAINED or pair.worth < FEWEST_INDEPENDENT:
         return drawn_by
     alike = input_test(pair, torch.ones_like(drawn_by), rows).p > LEVEL / TESTS
     if alike or too_dear(pair.flops * len(pair.sample) / len(rows), most):

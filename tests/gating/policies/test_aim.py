@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from scipy import signal
 from threadpoolctl import threadpool_info, threadpool_limits
 from torch import Tensor
 from torch.utils.data import TensorDataset
@@ -200,8 +202,8 @@ def test_images_are_asked_about_again_with_the_features_of_the_model() -> None:
         assert policy.plan(run_info(train, target, 0, part, features=features)) is None
         assert not seen
     chosen = policy.plan(run_info(train, target, 0, 3, features=features))
-    assert seen[0][0] == "data"
-    assert seen[0][1] < N / 4  # the rows that are left of the epoch
+    asked = [count for of, count in seen if of == "data"]
+    assert asked[0] < N / 4  # the rows that are left of the epoch
     assert chosen is not None
     assert float((chosen.index % 4 < 2).float().mean()) > 0.85
     count = len(seen)
@@ -348,14 +350,62 @@ def people(count: int, seed: int) -> TensorDataset:
 
 def test_other_people_are_no_shift_where_it_is_said_whose_rows_they_are() -> None:
     train, target = people(24, 2), people(6, 3)
+    random = np.random.default_rng(0)
+    of_train, of_target = (random.permutation(40 * count) for count in (24, 6))
+    train = TensorDataset(*train[of_train])  # rows of a person are no neighbours
+    target = TensorDataset(*target[of_target])
     assert aim.forecast(train, target).power > 0
-    names = [f"person {number}" for number in range(24)]
-    train.groups = [name for name in names for _ in range(40)]  # type: ignore[attr-defined]
-    target.groups = torch.arange(240) // 40  # type: ignore[attr-defined]
+    train.groups = [f"person {row // 40}" for row in of_train]  # type: ignore[attr-defined]
+    target.groups = of_target // 40  # type: ignore[attr-defined]
     assert "are like the target" in aim.forecast(train, target).reason
     target.groups = torch.arange(3)  # type: ignore[attr-defined]
     with pytest.raises(ValueError, match="groups of the target has 3 entries for 240 rows"):
         aim.forecast(train, target)
+
+
+def stationary(kind: str, seed: int) -> tuple[TensorDataset, TensorDataset]:
+    """600 rows of a recording and the 200 that follow; rows have the state of their time as class.
+
+    A state lasts 8 rows on average.
+    """
+    random = np.random.default_rng(seed)
+    state = random.integers(3, size=800)[np.cumsum(random.random(800) < 1 / 8)]
+    slow = signal.lfilter([1], [1, -0.9], random.normal(size=(1100, 4)), axis=0)[300:]
+    slow[:, 0] += 3 * state
+    if kind == "windows":
+        x = torch.from_numpy(np.stack([slow, np.roll(slow, 1, 0)], 1)).float()
+    elif kind == "frames":
+        pixels = slow[:, :, None, None] + random.normal(size=(800, 4, 8, 8))
+        x = torch.from_numpy(pixels).float()
+    else:  # parts of a text, whose words change with its subject
+        x = torch.from_numpy(random.integers(40, size=(800, 12)) + 30 * state[:, None])
+    y = torch.from_numpy(state)
+    return TensorDataset(x[:600], y[:600]), TensorDataset(x[600:], y[600:])
+
+
+@pytest.mark.parametrize("kind", ["windows", "frames", "text"])
+def test_the_last_part_of_a_stationary_recording_is_no_shift(kind: str) -> None:
+    for seed in range(5):
+        train, target = stationary(kind, seed)
+        found = aim.forecast(train, target, seed=seed)
+        assert found.power == 0
+        assert "neighbouring rows of the target depend on each other" in found.reason
+        assert aim.weights(train, target, seed=seed).eq(1).all()
+
+
+def test_a_shift_is_found_in_blocks_of_a_long_recording() -> None:
+    random = np.random.default_rng(0)
+    slow = signal.lfilter([1], [1, -0.7], random.normal(size=(5300, 3)), axis=0)[300:]
+    x = torch.from_numpy(slow).float()
+    y = x.sum(1, keepdim=True)
+    y[:2500] *= -1
+    train, target = TensorDataset(x[:4000], y[:4000]), TensorDataset(x[4000:], y[4000:])
+    both = aim.pair(train, target)
+    found = aim.aimed(both)
+    assert both.train.block > 20
+    assert found.forecast.power > 0
+    assert found.weights is not None
+    assert float(found.weights[:2500].mean()) < 0.3
 
 
 def test_a_class_without_a_row_in_the_target_is_still_drawn() -> None:
