@@ -175,8 +175,9 @@ class Pair:
 
         Where both have them, they are values that come often, as in a table of few columns.
         """
-        own = [part.hashes() for part in (self.train, self.target)]
-        for part, hashes, others in ((self.train, *own), (self.target, *own[::-1])):
+        of_train, of_target = self.train.hashes(), self.target.hashes()
+        both = ((self.train, of_train, of_target), (self.target, of_target, of_train))
+        for part, hashes, others in both:
             first, place, counts = distinct(hashes)
             copied = (counts[place] > 1) & (hashes != 0) & ~torch.isin(hashes, others)
             rows = torch.arange(len(hashes))
