@@ -72,7 +72,7 @@ def test_readme_runs_from_top_to_bottom(
 ) -> None:
     script = ready(PAGES[ROOT / "README.md"])
     if not whole:
-        script = script.replace("epochs=20", "epochs=2").replace("range(3)", "range(1)")
+        script = script.replace("epochs=20", "epochs=2").replace("seeds=3", "seeds=1")
     monkeypatch.chdir(tmp_path)
     exec(compile(script, "README.md", "exec"), {"__name__": "__main__"})
     lines = capsys.readouterr().out.splitlines()

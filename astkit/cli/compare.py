@@ -58,7 +58,6 @@ def add_commands(commands: Any) -> None:
 def run(options: argparse.Namespace) -> None:
     """Compare, and print the verdicts and the table."""
     from astkit.comparison.compare import compare
-    from astkit.trainers import Budget
 
     if options.seeds < 1:
         raise ValueError(f"--seeds is {options.seeds}: give 1 or more")
@@ -66,10 +65,10 @@ def run(options: argparse.Namespace) -> None:
     task = _task(options)
     task["policies"] = [_policy(text) for text in options.policies]
     if options.epochs is not None:
-        task["budget"] = Budget(epochs=options.epochs)
+        task |= {"budget": None, "epochs": options.epochs}
     # with --json, standard output is one document; what is said meanwhile goes to standard error
     with redirect_stdout(sys.stderr if options.json else sys.stdout):
-        report = compare(**task, seeds=range(options.seeds), out=options.out)
+        report = compare(**task, seeds=options.seeds, out=options.out)
     page = None if options.out is None else report.to_html(options.out / "comparison.html")
     if options.json:
         say(json.dumps(report.to_json()))

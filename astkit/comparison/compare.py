@@ -11,6 +11,7 @@ import inspect
 import tempfile
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,8 @@ from astkit.trainers.config import check_types
 from astkit.trainers.evaluation import Metrics, as_metrics
 from astkit.trainers.fingerprint import plain
 
+EPOCHS = 5  # of dense training, by default
+
 
 def compare(
     make_model: Callable[[], nn.Module] | None = None,
@@ -44,10 +47,12 @@ def compare(
     test: Any = None,
     *,
     policies: Sequence[str | Chosen] | str | Chosen = "auto",
+    epochs: float | None = None,
     budget: Budget | None = None,
-    seeds: Iterable[int] = range(5),
+    seeds: int | Iterable[int] = 5,
     criterion: Criterion | None = None,
     metrics: Metrics = None,
+    lr: float | None = None,
     config: TrainConfig | None = None,
     batch_size: int | None = None,
     make_optimizer: Callable[[nn.Module], torch.optim.Optimizer] | None = None,
@@ -74,14 +79,16 @@ def compare(
             selectable: a map-style data set, a `Loader`, or a DataLoader without its own sampler.
         policies: names, mappings ``{"name": ..., argument: value}`` or `Policy` objects; each run
             uses a copy.
-        budget: of dense training, in epochs, steps or FLOPs; 5 epochs by default. If FLOPs cannot
-            be counted and are not given, the other methods train for as many seconds.
-        seeds: at least 2 for an interval, 5 for a table.
+        epochs: of dense training; shorthand for ``budget=Budget(epochs=...)``; 5 by default.
+        budget: of dense training, in epochs, steps or FLOPs. If FLOPs cannot be counted and are not
+            given, the other methods train for as many seconds.
+        seeds: how many, ``5`` for 0 to 4, or which; at least 2 for an interval, 5 for a table.
         criterion: ``(outputs, targets)`` -> one loss per row, or losses and mask per token;
             cross-entropy by default.
         metrics: a `Metric`, or several, of which the first is compared; also a mapping of names to
             objects that say ``higher_is_better`` themselves, such as those of torchmetrics. By
             default the accuracy for integer labels, else the mean loss.
+        lr: learning rate of AdamW; shorthand for ``config=TrainConfig(lr=...)``.
         config: learning rate, precision and so on; its seed is replaced.
         batch_size: rows per batch; 128 for data sets by default.
         make_optimizer: builds the optimizer of a model, or a pair of it and a torch scheduler, for
@@ -93,14 +100,21 @@ def compare(
         smallest_gain: gains below it are called none, in units of the metric; by default 0.005
             (0.5 points) for accuracies.
         check_baseline: try dense training at several learning rates first, each for half of the
-            budget. Without a learning rate in ``config``, and without ``make_optimizer``, the best
-            one is taken for all methods, but "aim" and "auto" have their own where the forecast
+            budget. Without ``lr``, also in ``config``, and without ``make_optimizer``, the best one
+            is taken for all methods, but "aim" and "auto" have their own where the forecast
             expects a gain; else the report says what another one would gain.
         device: "auto" uses the available accelerator.
 
     Raises ``ValueError`` for invalid arguments, for a folder with results of other settings, and
     for one in use by another process; ``FloatingPointError`` if dense training diverges.
     """
+    check_types(
+        budget=(budget, Budget | None),
+        config=(config, TrainConfig | None),
+        out=(out, str | Path | None),
+    )
+    budget = _checked_budget(epochs, budget)
+    config = _checked_config(lr, config, make_optimizer)
     values = {
         "make_model": make_model,
         "train": train,
@@ -114,22 +128,12 @@ def compare(
         "flops": flops,
         "device": device,
     }
-    check_types(
-        budget=(budget, Budget | None),
-        config=(config, TrainConfig | None),
-        out=(out, str | Path | None),
-    )
     if isinstance(make_optimizer, type | torch.optim.Optimizer):
         raise ValueError(
             f"make_optimizer is {make_optimizer!r:.60}: pass a function of a model that returns a"
             " new optimizer of it"
         )
-    budget, seeds = budget or Budget(epochs=5), _checked_seeds(seeds)
-    if budget.seconds is not None:
-        raise ValueError(
-            "budget is in seconds, which depend on the load of the machine: give epochs, steps or"
-            " FLOPs"
-        )
+    numbers = _checked_seeds(seeds)
     if smallest_gain is not None:
         check_number("smallest_gain", smallest_gain, ABOVE_0)
     task, methods = checked_task(values), checked_methods(policies)
@@ -150,7 +154,7 @@ def compare(
             task,
             methods,
             budget,
-            seeds,
+            numbers,
             folder,
             resumable=out is not None,
             check_baseline=check_baseline,
@@ -163,12 +167,40 @@ def compare(
         return report
 
 
-def _checked_seeds(seeds: Iterable[int]) -> list[int]:
+def _checked_budget(epochs: float | None, budget: Budget | None) -> Budget:
+    """``budget``, or that of ``epochs``; raises ``ValueError`` for both, and for seconds."""
+    if budget is None:
+        return Budget(epochs=EPOCHS if epochs is None else epochs)
+    if epochs is not None:
+        raise ValueError(f"epochs is {epochs!r}, and budget is {budget}: give one of them")
+    if budget.seconds is not None:
+        raise ValueError(
+            "budget is in seconds, which depend on the load of the machine: give epochs, steps or"
+            " FLOPs"
+        )
+    return budget
+
+
+def _checked_config(
+    lr: float | None, config: TrainConfig | None, make_optimizer: Any
+) -> TrainConfig | None:
+    if lr is None:
+        return config
+    if config is not None and config.lr is not None:
+        raise ValueError(f"lr is {lr!r}, and config.lr is {config.lr}: give one of them")
+    if make_optimizer is not None:
+        raise ValueError(f"lr is {lr!r}, but make_optimizer has its own: give one of them")
+    return replace(config or TrainConfig(), lr=lr)
+
+
+def _checked_seeds(seeds: int | Iterable[int]) -> list[int]:
+    if isinstance(seeds, Integral) and not isinstance(seeds, bool) and seeds > 0:
+        return list(range(int(seeds)))
     numbers = list(seeds) if isinstance(seeds, Iterable) else []
     whole = all(isinstance(seed, Integral) and seed >= 0 for seed in numbers)
     if not numbers or not whole or len(set(numbers)) < len(numbers):
         given = numbers if isinstance(seeds, Iterable) else seeds
-        raise ValueError(f"seeds is {given}: give different whole numbers, such as range(5)")
+        raise ValueError(f"seeds is {given}: give how many, such as 5, or different whole numbers")
     return list(map(int, numbers))
 
 

@@ -229,7 +229,7 @@ class Comparison:
 
     # --- how it is shown ---
 
-    def picture(self) -> Picture:
+    def plot(self) -> Picture:
         """The differences of the verdicts, with intervals; ``ValueError`` if none is known."""
         drawn = pictures(self.entries, self.verdicts, self.test_rows)
         if FOREST not in drawn:

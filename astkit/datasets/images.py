@@ -50,6 +50,10 @@ class Images:
     def __len__(self) -> int:
         return len(self.labels)
 
+    def __repr__(self) -> str:
+        size = " x ".join(map(str, self.images.shape[1:]))
+        return f"Images({self.name!r}: {len(self):,} of {size}, {len(self.classes)} classes)"
+
     def __getitem__(self, rows: int | Sequence[int]) -> tuple[Tensor, Tensor]:
         """Images and labels of one or several rows."""
         index = torch.as_tensor(rows, device=self.labels.device)

@@ -285,6 +285,10 @@ class Splits:
     validation: Images
     test: Images
 
+    def __repr__(self) -> str:
+        parts = (f"{part} {len(images):,}" for part, images in vars(self).items())
+        return f"Splits({self.train.name!r}: {', '.join(parts)} images)"
+
 
 def split(
     name: str = "digits",

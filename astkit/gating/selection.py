@@ -65,6 +65,15 @@ class Selection:
     def __len__(self) -> int:
         return len(self.index)
 
+    def __repr__(self) -> str:
+        of = "" if self.candidates is None else f" of {self.candidates:,}"
+        parts = [f"{len(self):,}{of} rows"]
+        for name in ("rate", "measured_rate", "threshold"):
+            value = getattr(self, name)
+            if value is not None:
+                parts.append(f"{name} {float(value):.3g}")
+        return f"Selection({', '.join(parts)})"
+
     @property
     def total(self) -> float | Tensor:
         """The normaliser if given, else the sum of the weights."""

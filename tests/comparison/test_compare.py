@@ -25,6 +25,7 @@ from astkit.gating import LogIntegral, OriginPI
 from astkit.trainers import Trainer
 from tests.comparison import small_tasks
 from tests.comparison.small_tasks import (
+    CONFIG,
     HELD,
     ROWS,
     TRAIN,
@@ -651,9 +652,17 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"policies": []}, "policies is \\[\\]: name at least one"),
     ({"policies": ["auto", "auto"]}, "policies holds auto twice"),
     ({"policies": ["autos"]}, "unknown policy 'autos'"),
-    ({"seeds": [0, 0]}, "seeds is \\[0, 0\\]: give different whole numbers"),
+    (
+        {"seeds": [0, 0]},
+        "seeds is \\[0, 0\\]: give how many, such as 5, or different whole",
+    ),
     ({"seeds": []}, "seeds is \\[\\]"),
-    ({"seeds": 3}, "seeds is 3: give different whole numbers"),
+    ({"seeds": 0}, "seeds is 0: give how many"),
+    ({"seeds": True}, "seeds is True: give how many"),
+    ({"budget": Budget(steps=3), "epochs": 2}, "epochs is 2, and budget is Budget.*give one"),
+    ({"config": TrainConfig(lr=0.1), "lr": 0.2}, "lr is 0.2, and config.lr is 0.1: give one"),
+    ({"make_optimizer": len, "config": None, "lr": 0.2}, "lr is 0.2, but make_optimizer has its"),
+    ({"config": None, "lr": -1}, "lr is -1: give a learning rate above 0"),
     ({"policies": None}, "policies is None: name at least one"),
     ({"make_model": nn.Linear}, "make_model cannot be called without arguments"),
     ({"make_optimizer": torch.optim.SGD}, "make_optimizer is .*SGD.*: pass a function"),
@@ -672,6 +681,12 @@ def test_mistakes_are_one_sentence(change: dict[str, Any], sentence: str) -> Non
     with pytest.raises(ValueError, match=sentence) as caught:
         run(**change)
     assert "\n" not in str(caught.value)
+
+
+def test_epochs_rate_and_a_number_of_seeds_are_shorthands() -> None:
+    long = run(policies=["infobatch"], budget=Budget(epochs=1), config=CONFIG, seeds=[0, 1])
+    short = run(policies=["infobatch"], budget=None, config=None, epochs=1, lr=CONFIG.lr, seeds=2)
+    assert timeless(short.entries) == timeless(long.entries)
 
 
 def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:

@@ -120,7 +120,7 @@ def test_failed_runs_are_in_no_figure(rows: Rows) -> None:
     alone = report([row for row in lost if row["policy"] in ("dense", "infobatch")])
     assert Tags(alone._repr_html_()).seen.count("table") == 1
     with pytest.raises(ValueError, match="no method has a finite value beside dense training"):
-        alone.picture()
+        alone.plot()
 
 
 def test_the_json_is_the_whole_report_in_plain_values(rows: Rows) -> None:

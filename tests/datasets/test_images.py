@@ -21,6 +21,7 @@ def images(n=6, classes=("a", "b"), **changes):
 def test_describes_itself_and_its_parts():
     data = images()
     assert (len(data), data.num_classes, data.shape) == (6, 2, (3, 4, 5))
+    assert repr(data) == "Images('toy': 6 of 3 x 4 x 5, 2 classes)"
     part = data.subset(torch.tensor([4, 1]))
     assert torch.equal(part.images, data.images[[4, 1]])
     assert part.labels.tolist() == [0, 1]

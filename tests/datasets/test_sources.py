@@ -377,6 +377,12 @@ def test_digits_are_divided_without_overlap():
     assert not torch.equal(split("digits", seed=4).test.images, parts.test.images)
 
 
+def test_splits_are_one_line():
+    data = split("digits")
+    sizes = f"train {len(data.train):,}, validation {len(data.validation)}, test {len(data.test)}"
+    assert repr(data) == f"Splits('digits': {sizes} images)"
+
+
 def test_names_the_part_that_would_be_empty(tmp_path):
     make_folders(tmp_path, ("a", "b"), 2)
     with pytest.raises(ValueError, match="leaves the test part"):

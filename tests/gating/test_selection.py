@@ -82,6 +82,12 @@ def test_weights_that_are_all_zero_give_no_nan() -> None:
     assert policy.mean(torch.ones(2), torch.tensor(rows[:2])).item() == 0.0
 
 
+def test_a_selection_is_one_line() -> None:
+    assert repr(Selection(torch.arange(3))) == "Selection(3 rows)"
+    chosen = choose(0, 2, candidates=8, rate=0.25, threshold=torch.tensor(1.23456))
+    assert repr(chosen) == "Selection(2 of 8 rows, rate 0.25, threshold 1.23)"
+
+
 def test_take_picks_the_rows_of_every_tensor() -> None:
     image, label = torch.arange(10.0).reshape(5, 2), torch.arange(5)
     batch = {"pair": (image, [label]), "name": "train", "step": 3}
