@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> None:
     if options.out.resolve() in (options.pool.resolve(), options.target.resolve()):
         raise ValueError(f"--out is {options.out}, which is read: name another file")
     pool, target, lines, names = read(options.pool, options.target, options.label)
-    pair = aim.pair(pool, target, seed=options.seed)
+    pair = aim.pair(pool, target, seed=options.seed, classes=True)  # others are decimals
     choice = aim.aimed(pair)
     weights = torch.ones(len(pool)) if choice.weights is None else choice.weights
     most = max(1, int(len(pool) / float(weights.max())))

@@ -65,6 +65,7 @@ class Schedule:
         self.start, self.trained = time.perf_counter(), 0
         self.whole = (1 + 2 * len(self.methods)) * len(self.seeds)  # runs, at most
         first, dense = self.seeds[0], Method(DENSE, None)
+        self._check_policies(first)
         expected = self._forecast(first)
         self.baseline = self._baseline(first, expected)
         then = read_json(self.folder / SETTINGS)
@@ -106,15 +107,33 @@ class Schedule:
 
     # --- before the first run ---
 
+    def _check_policies(self, seed: int) -> None:
+        """Raise ``ValueError`` for data or labels that a policy which is to be trained refuses."""
+        for label, method in self.methods.items():
+            if all((label, each) in self.entries for each in self.seeds):
+                continue
+            policy = method.new_policy(seed)
+            assert policy is not None
+            if overrides(policy, "plan") and not self.selects:
+                raise ValueError(
+                    f"{label} selects rows before loading, but train is a"
+                    f" {type(self.task.train).__name__} that loads all rows in its own way: pass a"
+                    " map-style data set, or a plain DataLoader"
+                )
+            self.task.trainer(policy, seed, self.budget).check()
+
     def _forecast(self, seed: int) -> Forecast | None:
         """What choosing by the validation data is expected to gain, if a policy does so."""
         policies = [method.new_policy(seed) for method in self.methods.values()]
         chooser = next((each for each in policies if isinstance(each, Aim)), None)
         if chooser is None:
             return None
-        features = getattr(chooser, "features", None)
+        trainer = self.task.trainer(None, seed, self.budget)
+        trainer.look()
+        features, classes = getattr(chooser, "features", None), trainer.targets.classes
+        options: dict[str, Any] = {"features": features, "seed": seed, "classes": classes}
         try:
-            expected = forecast(self.task.train, self.task.validation, features=features, seed=seed)
+            expected = forecast(self.task.train, self.task.validation, **options)
         except ValueError as error:  # "auto" does without, "aim" says it where it cannot
             print(f"forecast: none, since {error}")
             return None
@@ -182,12 +201,6 @@ class Schedule:
         for label, method in self.methods.items():
             policy = method.new_policy(trainer.config.seed)
             assert policy is not None
-            if overrides(policy, "plan") and not self.selects:
-                raise ValueError(
-                    f"{label} selects rows before loading, but train is a"
-                    f" {type(self.task.train).__name__} that loads all rows in its own way: pass a"
-                    " map-style data set, or a plain DataLoader"
-                )
             arguments = {k: v for k, v in plain(policy).items() if k != "seed"}
             policies[label] = {"arguments": arguments, "policy": policy_part(policy)}
         path = self.folder / SETTINGS

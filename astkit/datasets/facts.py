@@ -35,11 +35,13 @@ TRANSFORMS = ("transform", "transforms")
 LARGEST = 2**30
 """Bytes of the largest data of which `distinct_rows` reads all."""
 NAMED = "give one number or name a row"
+RARE = 5
+"""Rows of each class that whole numbers have at least, if they are to be taken for classes."""
 SAMPLED = 16
 """Rows that are read to compare their targets with the labels."""
 
 
-def class_labels(data: Any) -> Tensor | None:
+def class_labels(data: Any, classes: bool | None = True) -> Tensor | None:
     """Class labels of a data set, int64 ``[rows]``, or ``None``.
 
     The attribute ``labels`` or ``targets``; of a Hugging Face data set, an integer column of this
@@ -47,18 +49,23 @@ def class_labels(data: Any) -> Tensor | None:
     row, each less than their number. Of a DataLoader its data set counts, of a Subset and a
     ConcatDataset their parts.
 
+    ``classes``: whether whole numbers name classes, not counts or ages. Where that is not known,
+    ``None``, those of a TensorDataset do if each from 0 to the largest occurs, in `RARE` rows.
+
     They are compared with the targets of a few rows: ``None`` if these are other numbers, as with a
     ``target_transform`` of torchvision.
     """
+    if classes is False:
+        return None
     data, rows, _ = inside(data)
     if rows is not None:
-        whole = class_labels(data)
+        whole = class_labels(data, classes)
         return None if whole is None else whole[rows]
     if isinstance(data, ConcatDataset):
-        parts = [class_labels(part) for part in data.datasets]
+        parts = [class_labels(part, classes) for part in data.datasets]
         known = [labels for labels in parts if labels is not None]
         return torch.cat(known) if len(known) == len(parts) else None
-    stored = _stored_labels(data)
+    stored = _stored_labels(data, classes)
     if stored is not None:
         for row, item in sampled_rows(data) or ():
             if _target(item) not in (None, int(stored[row])):
@@ -320,15 +327,28 @@ def _numbers(values: np.ndarray[Any, Any]) -> bool:
     return all(isinstance(value, Number) for value in values.tolist())
 
 
-def _stored_labels(data: Any) -> Tensor | None:
+def like_classes(numbers: Tensor) -> bool:
+    """Whether whole ``numbers [rows]`` look like classes: none from 0 to the largest is rare.
+
+    Counts and rounded values have rare ones at their ends. Of few rows, a quarter of the mean
+    number of rows is enough.
+    """
+    if not len(numbers) or int(numbers.min()) < 0 or int(numbers.max()) >= len(numbers):
+        return False
+    counts = numbers.long().bincount()
+    return int(counts.min()) >= min(RARE, len(numbers) / len(counts) / 4)
+
+
+def _stored_labels(data: Any, classes: bool | None) -> Tensor | None:
     """Labels in an attribute or column of ``data``, int64 ``[rows]``."""
     columns = [_column(data, name) for name in NAMES]
     if isinstance(data, TensorDataset) and len(data.tensors) > 1 and len(data):
         last = data.tensors[-1]
-        if last.ndim == 1 and not last.is_floating_point() and not last.is_complex():
-            last = last.long()  # a length may be too large for its type
+        if last.shape.numel() == len(last) and not (last.is_floating_point() or last.is_complex()):
+            last = last.long().flatten()  # a length may be too large for its type
             # other integers, such as counts, may be far larger
-            columns += [last] if int(last.min()) >= 0 and int(last.max()) < len(last) else []
+            usual = int(last.min()) >= 0 and int(last.max()) < len(last)
+            columns += [last] if usual and (classes or like_classes(last)) else []
     for column in columns:
         if not hasattr(column, "__len__") or not hasattr(data, "__len__"):
             continue
@@ -336,8 +356,9 @@ def _stored_labels(data: Any) -> Tensor | None:
             labels = torch.as_tensor(column if isinstance(column, Tensor) else np.array(column))
         except (TypeError, ValueError, RuntimeError):
             continue
-        if labels.shape == (len(data),) and not labels.is_floating_point():
-            return labels.cpu().long()
+        one = labels.shape in ((len(data),), (len(data), 1))
+        if one and not labels.is_floating_point():
+            return labels.cpu().long().flatten()
     return None
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Protocol
 
 import torch
@@ -35,6 +36,8 @@ class RunInfo:
     round: int  #: counted from 0 in each epoch
     progress: float  #: fraction of the budget spent, in [0, 1]
     labels: Tensor | None = None  #: int64 ``[samples]``, if the data set has class labels
+    #: whether whole-number targets name classes, not counts or ages; ``None`` where not known
+    classes: bool | None = None
     seed: int = 0  #: of the policy; combine with epoch and round
     data: Any = field(default=None, repr=False)  #: the data set that is trained on
     target: Any = field(default=None, repr=False)  #: the validation data, if any
@@ -74,6 +77,7 @@ class Epoch:
         number: the epoch, counted from 0; ``rounds`` of it are ``planned``.
         rows: int64, the rows planned in this epoch so far, in the order of training.
         scale: float32, the factor on each row's loss in a mean over rows.
+        classes: whether whole-number targets name classes; ``None`` where it is not known.
         candidates: number of candidates of the latest round, and of the rounds just before it in
             which nothing was planned; ``share`` of them was planned.
     """
@@ -89,17 +93,17 @@ class Epoch:
     ) -> None:
         self.planner, self.samples = planner, samples
         self.rounds = 1 if planner is None else planner.rounds
-        self.facts: dict[str, Any] = {}
-        if planner is not None:
-            self.facts = {
-                "labels": class_labels(data),
-                "data": data,
-                "target": target,
-                "features": features,
-                "budget": budget,
-            }
+        self.classes: bool | None = None
+        self._given = {"data": data, "target": target, "features": features, "budget": budget}
         self.candidates, self.share = 0, 1.0
         self.start(0)
+
+    @cached_property
+    def facts(self) -> dict[str, Any]:
+        """What a `RunInfo` holds besides the place in the run, as known at the first plan."""
+        # unless it is known better, a policy that asks for classes finds the labels stored
+        labels = class_labels(self._given["data"], self.classes is not False)
+        return {**self._given, "labels": labels, "classes": self.classes}
 
     def start(self, number: int) -> None:
         """Forget the rows; epoch ``number`` is next."""
@@ -117,14 +121,10 @@ class Epoch:
 
         ``order``: int64 ``[samples]``, the shuffled rows of this epoch.
         """
-        number, self.planned = self.planned, self.planned + 1
-        first, last = (len(order) * part // self.rounds for part in (number, number + 1))
-        rows = order[first:last]
-        chosen = None
+        rows, chosen = self._candidates(order), None
         if self.planner is not None:
-            place = (self.number, number, progress)
-            run = RunInfo(self.samples, rows, *place, seed=self.planner.seed, **self.facts)
-            chosen = self.planner.plan(run)
+            chosen = self.planner.plan(self.run_info(order, progress))
+        self.planned += 1
         if chosen is None:
             chosen = Selection(rows)
         chosen = checked(chosen, self.samples, self.planner)
@@ -133,6 +133,16 @@ class Epoch:
         self.candidates = len(rows) + (0 if self.share else self.candidates)
         self.share = len(chosen) / max(1, self.candidates)
         return max(0, len(rows) - len(chosen))
+
+    def run_info(self, order: Tensor, progress: float) -> RunInfo:
+        """What the policy is told at the start of the next round; see `plan`."""
+        assert self.planner is not None
+        rows, place = self._candidates(order), (self.number, self.planned, progress)
+        return RunInfo(self.samples, rows, *place, seed=self.planner.seed, **self.facts)
+
+    def _candidates(self, order: Tensor) -> Tensor:
+        places = (len(order) * part // self.rounds for part in (self.planned, self.planned + 1))
+        return order[slice(*places)]
 
     def occurrences(self, part: slice) -> Tensor | None:
         """How often each row of ``part`` came before in this epoch, int64; ``None`` for never."""
@@ -172,8 +182,8 @@ class PolicySampler(Sampler[int]):
     With several processes, each plans the same rounds and yields every W-th of their rows. The last
     rows of an iteration, fewer than W, that do not divide by W are left out.
 
-    Arguments: a policy that overrides ``plan``, those of `Policy.sampler`, and whether the policy
-    ``learns`` from the losses.
+    Arguments: a policy that overrides ``plan``, those of `Policy.sampler`, with its validation data
+    as ``target``, and whether the policy ``learns`` from the losses.
 
     Attributes:
         epoch: the plan.
@@ -187,6 +197,7 @@ class PolicySampler(Sampler[int]):
         epochs: float,
         target: Any = None,
         learns: bool = False,
+        classes: bool | None = None,
     ) -> None:
         try:
             samples = 0 if isinstance(data, DataLoader | BatchSource) else len(data)
@@ -200,6 +211,7 @@ class PolicySampler(Sampler[int]):
             )
         self.policy, self.epochs = policy, check_number("epochs", epochs, ABOVE_0)
         self.epoch = Epoch(policy, samples, data, target)
+        self.epoch.classes = classes
         self.progress: Callable[[], float] | None = None
         self._learns = learns
         self._length = policy.expected_rows(samples) // distributed.world()

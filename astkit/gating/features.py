@@ -15,7 +15,7 @@ from torch.utils.data import IterableDataset, TensorDataset, default_collate
 
 from astkit import rng
 from astkit.datasets.batch import IGNORED
-from astkit.datasets.facts import NAMES, class_labels, inside, row_groups, varies
+from astkit.datasets.facts import NAMES, class_labels, inside, like_classes, row_groups, varies
 from astkit.datasets.images import Images
 from astkit.datasets.loader import fetch_rows
 
@@ -49,6 +49,7 @@ class Rows:
         data: a map-style data set or a list of strings, or a loader or Subset of one.
         features: computes features of the inputs of a batch, for other kinds of data.
         by_row: computes features from row numbers, int64 ``[n]``, such as those of a model.
+        classes: whether whole-number targets name classes; guessed by default, see `class_labels`.
 
     Attributes:
         kind: of the inputs.
@@ -69,6 +70,7 @@ class Rows:
         data: Any,
         features: FeaturesOf | None = None,
         by_row: Callable[[Tensor], Tensor] | None = None,
+        classes: bool | None = None,
     ) -> None:
         self._data, self._numbers, known = inside(data)
         sized = hasattr(self._data, "__len__") and hasattr(self._data, "__getitem__")
@@ -90,7 +92,7 @@ class Rows:
         self._features, self._by_row = features, by_row
         self.of_model = by_row is not None
         self.columns: np.ndarray[Any, Any] | None = None
-        self.labels = class_labels(data)
+        self.labels, self._classes = class_labels(data, classes), classes
         self.groups = row_groups(data)
         self.flops = 0.0
         self.copies: Tensor | None = None
@@ -161,6 +163,19 @@ class Rows:
             row = int(rows[~finite][0])
             raise ValueError(f"the target of row {row} is NaN or infinite: leave out such rows")
         return targets
+
+    def numeric(self, targets: Tensor) -> bool:
+        """Whether ``targets [n, ...]`` of these rows are numbers, not names of classes.
+
+        Where it is not known, whole numbers are if they do not look like classes, and several of a
+        row if each is 0 or 1.
+        """
+        if targets.is_floating_point() or self._classes is False:
+            return not targets.is_complex()
+        if self._classes or self.labels is not None:
+            return False
+        several = targets.numel() > len(targets)
+        return bool((targets <= 1).all()) if several else not like_classes(targets.flatten())
 
     def features(self, rows: Tensor) -> Matrix:
         """Features of the inputs of ``rows``, ``[n, d]``."""

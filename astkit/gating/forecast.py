@@ -76,18 +76,21 @@ def judge(pair: Pair, weights_of: Callable[[Tensor, Tensor], Tensor]) -> Forecas
     of the target. Each half of the target shapes the weights of proxies that are judged on the
     other. The gain is that of the power 1, or of 0.5 if this is better by a paired standard error;
     if it is less than `ERRORS` of its errors, the power is 0, unless the rows that would be left
-    out `teach_nothing`. Without targets that a proxy knows, the power is 1 and the unit is empty.
+    out `teach_nothing`. Without targets the power is 1, and with targets that no proxy knows it is
+    0; the unit is empty then.
     """
     fitted = pair.sample
     proxy = _proxy(pair, fitted)
     if proxy is None:
-        unknown = "cannot tell, the data have no targets to judge a proxy by"
-        if pair.train.targets(fitted[:1]) is not None:
-            unknown = (
-                "cannot tell, no proxy knows such targets: give one class a row, as labels of the"
-                f" data, or at most {WIDE} decimals"
-            )
-        return Forecast(0.0, 0.0, "", 1.0, unknown)
+        first = torch.zeros(1, dtype=torch.int64)
+        if any(part.targets(first) is None for part in (pair.train, pair.target)):
+            unknown = "cannot tell, the data have no targets to judge a proxy by"
+            return Forecast(0.0, 0.0, "", 1.0, unknown)
+        unknown = (
+            "cannot tell, no proxy knows such targets: give one class a row, as labels of the data,"
+            f" or at most {WIDE} numbers"
+        )
+        return Forecast(0.0, 0.0, "", 0.0, unknown)
     fit, unit = proxy
     losses: dict[float, list[Array]] = {power: [] for power in POWERS}
     plain = fit(np.ones(len(fitted)))
@@ -179,7 +182,7 @@ def _proxy(pair: Pair, fitted: Tensor) -> tuple[Fit, str] | None:
     if pair.labels is not None:
         of_train, of_target = pair.labels
         return _classifier(pair, fitted, of_train[fitted].numpy(), of_target.numpy()), "points"
-    if y.is_floating_point() and y[0].numel() <= WIDE:
+    if train.numeric(y) and y[0].numel() <= WIDE:
         return _regression(pair, fitted, y.reshape(len(y), -1).double().numpy()), "% of the RMSE"
     return None
 

@@ -20,7 +20,7 @@ from astkit.datasets.batch import call, check_index
 from astkit.gating.controllers import check_count
 from astkit.gating.epoch import PolicySampler
 from astkit.gating.epoch import RunInfo as RunInfo
-from astkit.gating.losses import Criterion, check_unshifted, cross_entropy_rows
+from astkit.gating.losses import Criterion, check_unshifted, class_outputs, cross_entropy_rows
 from astkit.gating.selection import Predictions, checked, evaluating, predictions
 from astkit.gating.selection import Scored as Scored
 from astkit.gating.selection import Selection as Selection
@@ -86,6 +86,15 @@ class Policy:
 
     def observe(self, visit: Visit) -> None:
         """Called with the per-sample results of training or scoring."""
+
+    def check(self, run: RunInfo) -> None:
+        """Raise ``ValueError`` if data or labels of the ``run`` lack what the policy needs.
+
+        By default it plans the round, so that it has to be used for nothing else.
+        """
+        chosen = self.plan(run)
+        if chosen is not None:
+            checked(chosen, run.samples, self)
 
     def steer(self, name: str, value: Any) -> None:
         """Change a setting during the run; raises ``ValueError`` if unsupported."""
@@ -176,12 +185,16 @@ class Policy:
             check_index(index, batch.rows)
         return batch
 
-    def sampler(self, data: Any, epochs: float, validation: Any = None) -> PolicySampler:
+    def sampler(
+        self, data: Any, epochs: float, validation: Any = None, classes: bool | None = None
+    ) -> PolicySampler:
         """A sampler for ``DataLoader(indexed(data), batch_size=..., sampler=...)``.
 
         Each iteration of the loader is one of ``epochs`` epochs; train with ``policy.mean(losses,
         index)``. ``data`` is any object with a length; some policies prefer the distribution of
-        ``validation``. With several processes, each draws its share of the same plan.
+        ``validation``. ``classes``: whether whole-number targets name classes, not counts or ages;
+        by default it is guessed, see `class_labels`. With several processes, each draws its share
+        of the same plan.
         """
         if not overrides(self, "plan"):
             raise ValueError(
@@ -189,7 +202,7 @@ class Policy:
                 " on each batch instead"
             )
         learns = overrides(self, "observe")
-        self._sampler = PolicySampler(self, data, epochs, validation, learns)
+        self._sampler = PolicySampler(self, data, epochs, validation, learns, classes)
         self._visits = None
         return self._sampler
 
@@ -234,7 +247,10 @@ class Policy:
     ) -> None:
         """Keep the results of a training batch for ``observe``; every process must call it."""
         if overrides(self, "observe"):
-            known = predictions(outputs, targets) if self.needs_outputs else Predictions()
+            known = Predictions()
+            pair = class_outputs(outputs, targets) if self.needs_outputs else None
+            if pair is not None and pair[0].shape[1] > 1:  # one output may be no logit
+                known = predictions(outputs, targets)
             self.report(Visit(index, losses.detach(), *known[:3]))
 
     def report(self, *visits: Visit) -> None:

@@ -97,9 +97,9 @@ class Pair:
         train, target = self.train.labels, self.target.labels
         if train is not None and target is None:
             target = self.target.targets(torch.arange(len(self.target)))
-            if target is None or target.ndim != 1 or target.is_floating_point():
+            if target is None or target.numel() > len(target) or target.is_floating_point():
                 return None
-            target = target.long()
+            target = target.flatten().long()
             if int(target.max()) > int(train.max()):
                 return None
         if train is None or target is None or min(int(train.min()), int(target.min())) < 0:

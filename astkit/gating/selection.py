@@ -17,7 +17,14 @@ from torch import Tensor, nn
 
 from astkit import distributed, rng
 from astkit.datasets.batch import Batch, call, count_rows, take_rows, tensors
-from astkit.gating.losses import Criterion, class_outputs, cross_entropy_rows, row_losses
+from astkit.gating.losses import (
+    Criterion,
+    class_outputs,
+    cross_entropy_rows,
+    labels_of,
+    logits_of,
+    row_losses,
+)
 
 Forward = Callable[[nn.Module, Batch], Any]
 """Outputs of a model for a batch, in the precision of the run."""
@@ -314,12 +321,15 @@ class Predictions(NamedTuple):
 
 
 def predictions(outputs: Any, targets: Any) -> Predictions:
-    """Those of class logits and integer labels; ``None`` each for other outputs or targets.
+    """Those of class logits and labels; ``None`` each for other outputs or targets.
 
-    A row whose label is ignored (-100) counts as wrong, with probability 0.
+    One output of a row is the logit of the second of two classes. A row whose label is ignored
+    (-100) counts as wrong, with probability 0.
     """
     classes = class_outputs(outputs, targets)
     if classes is None or classes[0].shape[1] < 2:
+        classes = _two_classes(outputs, targets)
+    if classes is None:
         return Predictions()
     logits, labels = classes
     probabilities = logits.detach().float().softmax(1)
@@ -328,3 +338,15 @@ def predictions(outputs: Any, targets: Any) -> Predictions:
     own = probabilities.gather(1, real.unsqueeze(1)).squeeze(1)
     own = torch.where(labels >= 0, own, 0.0)
     return Predictions(guess == labels, confidence, own, guess)
+
+
+def _two_classes(outputs: Any, targets: Any) -> tuple[Tensor, Tensor] | None:
+    """Logits ``[rows, 2]`` and labels ``[rows]`` of a model with one logit a row, else ``None``."""
+    try:
+        logits, labels = logits_of(outputs), labels_of(targets)
+    except ValueError:
+        return None
+    if not logits.numel() == labels.numel() == len(labels):
+        return None
+    logit = logits.flatten()
+    return torch.stack([torch.zeros_like(logit), logit], 1), labels.flatten().long()

@@ -221,6 +221,16 @@ class Batches:
             raise ValueError("the training data gave no batch: lower batch_size or add rows")
         return first
 
+    def few(self, count: int) -> Batch:
+        """The first ``count`` rows as they are; a first batch of a loader with its own order."""
+        if not isinstance(self._undivided, Loader):
+            return self.peek()
+        source = self._undivided.plain()
+        source.num_workers = 0  # which would take longer to start
+        rows = torch.arange(min(count, source.num_samples))
+        with rng.restored(self.device, self.seed, "load", 0, 0):
+            return next(source.batches(0, rows))
+
     def _generator_states(self) -> list[Tensor]:
         return self._drawn or [generator.get_state() for generator in self._generators]
 

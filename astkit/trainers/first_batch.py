@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from astkit import rng
 from astkit.datasets import BatchSource
-from astkit.datasets.batch import Args, Batch, call, map_tensors
+from astkit.datasets.batch import Args, Batch, call
 from astkit.datasets.facts import class_labels
 from astkit.gating.losses import (
     Criterion,
@@ -20,18 +20,20 @@ from astkit.gating.losses import (
     class_outputs,
     cross_entropy_rows,
     labels_of,
+    logits_of,
     row_losses,
     shown,
 )
 from astkit.gating.scores import entropy
 from astkit.gating.selection import Scored, evaluating
+from astkit.gating.targets import Targets, targets_of
 from astkit.trainers.refusals import out_of_memory
 
 
-def takes_classes(
+def check_batch(
     forward: Callable[[Batch], Any], criterion: Criterion, batch: Batch, source: BatchSource
-) -> bool:
-    """Whether ``criterion`` takes integer targets as classes, from the outputs of two rows.
+) -> Targets:
+    """What the targets are to ``criterion``, from the outputs of two rows.
 
     Raises ``ValueError`` for a batch without rows, inputs that the model refuses, a model that
     shifts its labels, labels out of range, in ``batch`` or in all of ``source`` where they are
@@ -40,21 +42,19 @@ def takes_classes(
     """
     if not batch.rows:
         raise ValueError("a batch of the data is empty: remove empty batches from the loader")
-    few, classes = batch.take(slice(0, 2)), False
+    few = batch.take(slice(0, 2))
     outputs = first_outputs(forward, few)
     if criterion is cross_entropy_rows:
         check_unshifted(lambda x: forward(few._replace(x=x, y=x)), few.x)
         if getattr(outputs, "loss", None) is None:
             _check_probabilities(batch.y)
-    pair = class_outputs(outputs, few.y)
-    if pair is not None:
-        count = pair[0].shape[1]
-        classes = criterion is cross_entropy_rows or _fails_beyond(criterion, outputs, few.y, count)
-        for labels in (labels_of(batch.y), class_labels(source)) if classes else ():
+    found = targets_of(criterion, outputs, few.y)
+    if found.logits:
+        for labels in (labels_of(batch.y), class_labels(source)):
             if labels is not None:
-                check_labels(labels, count)
+                check_labels(labels, logits_of(outputs).shape[1])
     row_losses(criterion, outputs, few.y)
-    return classes
+    return found
 
 
 def initialise(
@@ -117,17 +117,6 @@ def _check_probabilities(targets: Any) -> None:
             " pass criterion=nn.MSELoss(reduction='none') for numbers, or"
             " criterion=nn.BCEWithLogitsLoss(reduction='none') for several labels a row"
         )
-
-
-def _fails_beyond(criterion: Criterion, outputs: Any, targets: Any, classes: int) -> bool:
-    """Whether the criterion fails for a label beyond the last class."""
-    beyond = torch.full_like(labels_of(targets), classes)
-    targets = beyond if isinstance(targets, Tensor) else {**targets, "labels": beyond}
-    try:  # on the CPU, since a label out of range ends all use of a CUDA device
-        row_losses(criterion, *map_tensors(Tensor.cpu, (outputs, targets)))
-    except Exception:
-        return True
-    return False
 
 
 def sampled_rows(validation: BatchSource | None, fraction: float) -> Tensor | None:

@@ -24,6 +24,7 @@ from astkit.datasets.foreign import drawn_alike, is_dataset, opened
 from astkit.gating.losses import Criterion, cross_entropy_rows, token_losses
 from astkit.gating.policy import Policy, as_policy, overrides
 from astkit.gating.selection import Scored, evaluating
+from astkit.gating.targets import Targets
 from astkit.profiling.energy import EnergyMeter
 from astkit.profiling.flops import BatchFlops, FlopCache, RowFlops, count_flops, shape_of, stated
 from astkit.profiling.ledger import Ledger, synchronizer
@@ -33,10 +34,10 @@ from astkit.trainers.config import Budget, TrainConfig, check_types, choose_devi
 from astkit.trainers.evaluation import Evaluation, Measured, Metrics, as_metrics, check_undivided
 from astkit.trainers.fingerprint import check_same, describe, describe_weights, first_batch
 from astkit.trainers.first_batch import (
+    check_batch,
     features_of,
     initialise,
     sampled_rows,
-    takes_classes,
 )
 from astkit.trainers.history import History, Observer, StepRecord
 from astkit.trainers.limits import TIME_BUDGET, TimeIsUp, interrupt_held, time_is_up
@@ -156,7 +157,7 @@ class Trainer:
         if flops is not None and not callable(flops):
             stated(flops, None)  # refuses what is no number of FLOPs
         self.lengths: dict[Any, int] = {}  # see `FlopCache`
-        self.classes = True  # whether integer targets are classes, see `takes_classes`
+        self.targets = Targets()  # known since the first batch was checked
         self._forget_costs()
         self.step, self.progress = 0, 0.0
         self.done = False
@@ -206,6 +207,8 @@ class Trainer:
         limited = TIME_BUDGET in os.environ
         time_is_up()  # raises for what is no number of hours
         with self._running():
+            if self.batches.epoch.planner is not None and not self._costs:
+                self.look()  # its plan may depend on it
             while not self.done:
                 record = self._train_step() if self.progress < 1.0 else None
                 if record is None:
@@ -252,12 +255,7 @@ class Trainer:
                 return None
             if self.steering.replay or self.steering.wanted:
                 self._steer()
-            if batch.index is None and self.policy.needs_index:
-                raise ValueError(
-                    f"{type(self.policy).__name__} keeps per-sample state, but the training data"
-                    " provide no indices: pass the data set itself with batch_size=..., or use a"
-                    " DataLoader of indexed(data)"
-                )
+            self._check_index(batch)
             cost = self.cost(batch)
             if self.optimisation.undecided:
                 self.optimisation.decide(cost.training(batch.rows))
@@ -442,12 +440,36 @@ class Trainer:
         with self.ledger.paused():
             return self.count_flops(model, batch)
 
+    def look(self) -> None:
+        """Check two rows, as training does, and find what the targets are."""
+        self._check(self.batches.few(2))
+
+    def check(self) -> None:
+        """Raise ``ValueError`` if data or labels lack what the policy needs, which is used up."""
+        batch, epoch = self.batches.peek(), self.batches.epoch
+        self._check(batch)
+        self._check_index(batch)
+        if epoch.planner is not None:
+            self.policy.check(epoch.run_info(self.batches.source.order(0), 0.0))
+        if self._chooses:
+            with rng.isolated(self.device, self.config.seed, "check"):
+                self.policy.choose_from(self.scored(batch))
+
+    def _check_index(self, batch: Batch) -> None:
+        if batch.index is None and self.policy.needs_index:
+            raise ValueError(
+                f"{type(self.policy).__name__} keeps per-sample state, but the training data"
+                " provide no indices: pass the data set itself with batch_size=..., or use a"
+                " DataLoader of indexed(data)"
+            )
+
     def _check(self, batch: Batch) -> None:
-        """See `takes_classes`; no clock runs."""
+        """See `check_batch`; no clock runs."""
         forward, source = partial(self.forward, self.model), self.batches.source
         with self.ledger.paused(), evaluating(self.model, self.device):
-            self.classes = takes_classes(forward, self.criterion, batch, source)
-        self.optimisation.watching &= self.classes
+            self.targets = check_batch(forward, self.criterion, batch, source)
+        self.batches.epoch.classes = self.targets.classes
+        self.optimisation.watching &= self.targets.predicted
 
     def _spent(self) -> float:
         """Fraction of the budget spent."""
@@ -551,7 +573,7 @@ class Trainer:
                     continue
                 cost = self.cost(mine)
                 self.ledger.note(cost, evaluated=mine.rows, passes=self.passes(mine.rows))
-                evaluation.classes = self.classes  # known since the first batch was checked
+                evaluation.classes = self.targets.logits  # known since the first batch was checked
                 evaluation.add(mine, self.forward(self.model, mine))
         if batch is None:
             raise ValueError(

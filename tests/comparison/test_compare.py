@@ -501,6 +501,82 @@ def test_a_loader_with_its_own_iteration_is_passed_through_or_refused() -> None:
     assert dense["value"] > 0.9  # all labels are 0, in the test loader too
 
 
+def squared(outputs: Tensor, targets: Tensor) -> Tensor:
+    return (outputs[:, 0] - targets.float()).square()
+
+
+DECIMALS = TensorDataset(TRAIN.tensors[0], torch.randn(ROWS, 1))
+NEEDS: dict[str, tuple[dict[str, Any], str]] = {
+    "labels": (
+        {"policies": ["infobatch", "class_balanced"], "criterion": squared},
+        "ClassBalanced chooses by class, but the criterion takes the targets as numbers",
+    ),
+    "classes": (
+        {
+            **dict.fromkeys(("train", "validation", "test"), DECIMALS),
+            "policies": ["infobatch", Gate(0.5, "entropy")],
+            "criterion": nn.MSELoss(reduction="none"),
+            "make_model": partial(nn.Linear, 4, 1),
+        },
+        "this score needs .* at least two classes",
+    ),
+    "a target": ({"policies": ["infobatch", "aim"]}, "the target has 24 rows, too few"),
+    "scores": (
+        {"policies": ["infobatch", {"name": "subset", "scores": torch.rand(9), "rate": 0.5}]},
+        "9",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", NEEDS)
+def test_all_policies_are_checked_against_the_data_before_anything_is_trained(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options, sentence = NEEDS[kind]
+
+    def train(*arguments: Any, **options: Any) -> None:
+        raise AssertionError("a run has begun")
+
+    monkeypatch.setattr(schedule, "run", train)
+    with pytest.raises(ValueError, match=sentence) as caught:
+        run(**options)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["counts", "column", "one logit"])
+def test_the_forecast_knows_whether_targets_are_classes(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[Any] = []
+
+    def forecast(*data: Any, classes: bool | None, **options: Any) -> Any:
+        told.append(classes)
+        raise ValueError("enough is known")
+
+    monkeypatch.setattr(schedule, "forecast", forecast)
+    y = TRAIN.tensors[1]
+    y = {"counts": y, "column": y[:, None], "one logit": (y > 0).long()}[kind]
+    train = TensorDataset(TRAIN.tensors[0], y)
+
+    def criterion(outputs: Tensor, targets: Tensor) -> Tensor:
+        if kind != "one logit":
+            return squared(outputs, targets.flatten())
+        losses = nn.BCEWithLogitsLoss(reduction="none")
+        return losses(outputs[:, 0], targets.float())
+
+    make_model, policies = partial(nn.Linear, 4, 1), ["auto"]
+    run(
+        train=train,
+        validation=train,
+        test=train,
+        make_model=make_model,
+        criterion=criterion,
+        policies=policies,
+        seeds=[0],
+    )
+    assert told == [kind == "one logit"]
+
+
 def test_test_rows_of_a_group_are_one_number() -> None:
     grouped = TensorDataset(*small_tasks.TEST.tensors)
     grouped.groups = [str(row // 5) for row in range(HELD)]  # type: ignore[attr-defined]

@@ -131,6 +131,27 @@ def test_class_labels_are_found_in_tensors_and_parts_of_data_sets() -> None:
     assert class_labels(ConcatDataset([PAIRS, TensorDataset(X, X)])) is None
 
 
+def test_whole_numbers_are_taken_for_classes_where_none_is_rare() -> None:
+    """Unless it is said whether they are."""
+    rows = torch.arange(400)
+    random = torch.Generator().manual_seed(0)
+    for numbers, alike in (
+        (rows % 10, True),
+        (rows % 2, True),
+        ((rows % 400 < 6).long(), True),  # of a rare class
+        (torch.poisson(torch.full((400,), 2.0), generator=random), False),  # few are large
+        ((5 + 2 * torch.randn(400, generator=random)).round().clamp_min(0), False),
+        (18 + rows % 50, False),  # ages
+        (1 + rows % 5, False),  # ratings
+    ):
+        data = TensorDataset(torch.zeros(400, 1), numbers.long())
+        assert (class_labels(data, None) is not None) == alike
+        assert (class_labels(Subset(data, range(300)), None) is not None) == alike
+        assert class_labels(data) is not None
+        assert class_labels(data, False) is None
+    assert class_labels(Named(targets=7 * Y), None) is not None  # which is said
+
+
 def test_labels_that_are_not_those_of_the_rows_are_not_used() -> None:
     targets = torch.arange(200) % 10
     for change, known in (

@@ -126,6 +126,47 @@ def test_classes_are_judged_by_accuracy_and_other_targets_not() -> None:
     assert forecast.judge(pair(bare, bare), flat)[:4] == (0.0, 0.0, "", 1.0)
 
 
+WHOLE = {
+    "": lambda y: y.round().long()[:, 0],
+    "column": lambda y: y.round().long(),
+    "ages": lambda y: (18 + 3 * y).round().clamp_min(0).to(torch.uint8)[:, 0],
+    "three": lambda y: (y.repeat(1, 3) > 0).long(),  # labels of 0 and 1
+}
+
+
+@pytest.mark.parametrize("form", WHOLE)
+def test_whole_numbers_are_judged_as_decimals_are(form: str) -> None:
+    """Rows of another law are left out, as where the same numbers are decimals."""
+    (x, y), (z, w) = (regression(*each).tensors for each in ((400, 0, 0.5), (200, 1, 0.0)))
+
+    def right(of_target: Tensor, rows: Tensor) -> Tensor:
+        return (rows >= 200).double() + 1e-3
+
+    found = []
+    for change in (lambda y: y, Tensor.float):
+        given = [(x, change(WHOLE[form](y))), (z, change(WHOLE[form](w)))]
+        found.append(forecast.judge(pair(*(TensorDataset(*part) for part in given)), right))
+    assert found[0] == found[1]
+    assert (found[0].unit, found[0].power) == ("% of the RMSE", 1.0)
+
+
+def test_targets_that_no_proxy_knows_are_no_reason_to_choose() -> None:
+    random = torch.Generator().manual_seed(0)
+    x = torch.randn(300, 4, generator=random)
+    for y in (
+        torch.randint(0, 9, (300, 5), generator=random),  # may be five classes or five counts
+        torch.randn(300, 80, generator=random),
+        torch.randint(0, 5, (300, 9, 9), generator=random),  # as of pixels
+    ):
+        found = forecast.judge(pair_of(x, y, 100), lambda of_target, rows: 1.0 + rows.double())
+        assert (found.power, found.unit) == (0.0, "")
+        assert "no proxy knows such targets" in found.reason
+    assert forecast.judge(
+        Pair(*(Rows(TensorDataset(x, x[:, :3].long()), classes=False) for _ in range(2))),
+        lambda of_target, rows: torch.ones(len(rows), dtype=torch.float64),
+    ).unit
+
+
 def test_the_model_of_tokens_equals_a_literal_one() -> None:
     random = torch.Generator().manual_seed(0)
     train, held = (torch.randint(0, 5, (n, 7), generator=random) for n in (40, 15))

@@ -83,7 +83,7 @@ def labelled(train: torch.Tensor, target: torch.Tensor, groups: int = 0) -> Pair
     parts = [TensorDataset(torch.zeros(len(each), 1), each) for each in (train, target)]
     for part in parts if groups else ():
         part.groups = torch.arange(len(part)) * groups // len(part)  # type: ignore[attr-defined]
-    return Pair(*map(Rows, parts))
+    return Pair(*(Rows(part, classes=True) for part in parts))
 
 
 def test_groups_that_have_one_class_each_are_few_draws() -> None:

@@ -187,8 +187,17 @@ def test_predictions_are_those_of_the_likeliest_class() -> None:
         float(row[label]) if label >= 0 else 0.0 for row, label in zip(shares, labels, strict=True)
     ]
     assert own.tolist() == pytest.approx(expected)
-    for other in ((outputs, torch.randn(8, 3)), (outputs[:, :1], Y > 1), (outputs[:, :1], Y)):
+    for other in ((outputs, torch.randn(8, 3)), (outputs[:, :2], Y > 1), (outputs[:, None], Y)):
         assert predictions(*other) == (None, None, None, None)
+
+
+def test_one_output_is_the_logit_of_the_second_of_two_classes() -> None:
+    logit, labels = torch.randn(8, 1), torch.arange(8) % 2
+    both = torch.hstack([torch.zeros(8, 1), logit])
+    expected = predictions(both, labels)
+    for outputs in (logit, logit[:, 0]):
+        for targets in (labels, labels[:, None], labels > 0):
+            torch.testing.assert_close(tuple(predictions(outputs, targets)), tuple(expected))
 
 
 def test_outputs_that_are_known_are_not_computed() -> None:

@@ -502,10 +502,12 @@ def test_only_selected_rows_are_fetched(rows: int, size: int, rate: float, cut: 
     trainer = Trainer(linear(), Loader(data, size), epochs=3, policy=policy)
     leave_after(trainer, cut)
     records = finish(trainer)
-    chosen = max(1, round(rate * rows))
-    assert len(data.fetched) == 3 * chosen
+    chosen, looked_at = max(1, round(rate * rows)), min(2, rows, size)
+    assert data.fetched[:looked_at] == list(range(looked_at))  # once, before the first plan
+    fetched = data.fetched[looked_at:]
+    assert len(fetched) == 3 * chosen
     plans = [policy.plan(RunInfo(rows, torch.arange(rows), epoch, 0, 0.0)) for epoch in range(3)]
-    assert data.fetched == torch.cat([plan.index for plan in plans]).tolist()
+    assert fetched == torch.cat([plan.index for plan in plans]).tolist()
     samples = trainer.ledger.samples
     assert (samples.trained, samples.unloaded) == (3 * chosen, 3 * (rows - chosen))
     if cut == 0:

@@ -119,9 +119,15 @@ class Aim(Policy):
         first = run.samples * run.round // self.rounds
         return Selection(epoch[first : first + len(run.rows)])
 
+    def check(self, run: RunInfo) -> None:
+        both = pair(run.data, run.target, self.features, run.seed, run.classes)
+        if both.train.kind != UNKNOWN or run.features is None:
+            for rows in (both.train, both.target):
+                rows.features(torch.zeros(1, dtype=torch.int64))
+
     def _ask_early(self, run: RunInfo) -> None:
         """Compare the data with the target before the first step."""
-        both = pair(run.data, run.target, self.features, run.seed)
+        both = pair(run.data, run.target, self.features, run.seed, run.classes)
         kind, can_ask_model = both.train.kind, run.features is not None
         self.stage = 1 if can_ask_model and kind in (IMAGES, UNKNOWN) else 2
         if kind != UNKNOWN or not can_ask_model:
@@ -134,8 +140,8 @@ class Aim(Policy):
         if run.progress > 0.5:  # too late for a pass over all rows
             return
         data = read_alike(run.data, run.target)  # as the trainer reads it for its features
-        train = Rows(data, by_row=lambda rows: features(rows, "data"))
-        target = Rows(run.target, by_row=lambda rows: features(rows, "target"))
+        train = Rows(data, by_row=lambda rows: features(rows, "data"), classes=run.classes)
+        target = Rows(run.target, by_row=lambda rows: features(rows, "target"), classes=run.classes)
         seen = Pair(train, target, run.seed)
         if self.drawn_by is None:
             self._settle(aimed(seen, run.rows[:ASKED], most(run)))
@@ -202,11 +208,6 @@ def _settled(pair: Pair, unseen: Tensor | None, most: float) -> tuple[Tensor | N
     labels = pair.labels
     if labels is not None and class_test(pair) > LEVEL / TESTS:
         labels = None  # the classes are as frequent in both
-    elif labels is not None and not torch.isin(*labels).any():
-        raise ValueError(
-            "no training row has a class of the target: pass a target of the classes of the"
-            " training data"
-        )
 
     def factor_of(of_target: Tensor) -> Tensor:
         return whole if labels is None else class_factor(labels[0], labels[1][of_target])
@@ -270,25 +271,43 @@ def sharpened(pair: Pair, drawn_by: Tensor, power: float, most: float = math.inf
 
 
 def weights(
-    train: Any, target: Any, *, features: FeaturesOf | None = None, seed: int = 0
+    train: Any,
+    target: Any,
+    *,
+    features: FeaturesOf | None = None,
+    seed: int = 0,
+    classes: bool | None = None,
 ) -> Tensor:
     """How often each training row should be drawn: float64 ``[N]``, mean 1.
 
     All 1 where the target does not differ, or where choosing by it is not expected to gain; see
-    `Aim` for the arguments. Nothing is trained but classifiers on features.
+    `Aim` for the arguments. ``classes``: whether whole-number targets name classes, not counts or
+    ages; by default it is guessed, see `class_labels`. Nothing is trained but classifiers on
+    features.
     """
-    drawn_by = aimed(pair(train, target, features, seed)).weights
+    drawn_by = aimed(pair(train, target, features, seed, classes)).weights
     return torch.ones(len(train), dtype=torch.float64) if drawn_by is None else drawn_by
 
 
 def forecast(
-    train: Any, target: Any, *, features: FeaturesOf | None = None, seed: int = 0
+    train: Any,
+    target: Any,
+    *,
+    features: FeaturesOf | None = None,
+    seed: int = 0,
+    classes: bool | None = None,
 ) -> Forecast:
     """What choosing by the target is expected to gain; arguments as of `weights`."""
-    return aimed(pair(train, target, features, seed)).forecast
+    return aimed(pair(train, target, features, seed, classes)).forecast
 
 
-def pair(train: Any, target: Any, features: FeaturesOf | None = None, seed: int = 0) -> Pair:
+def pair(
+    train: Any,
+    target: Any,
+    features: FeaturesOf | None = None,
+    seed: int = 0,
+    classes: bool | None = None,
+) -> Pair:
     """A pair for `aimed`; ``ValueError`` without a target, or for one with too few rows."""
     if target is None:
         raise ValueError(
@@ -296,7 +315,8 @@ def pair(train: Any, target: Any, features: FeaturesOf | None = None, seed: int 
             " those that the model is meant for, validation=..."
         )
     paired_groups(train, target)
-    made = Pair(Rows(read_alike(train, target), features), Rows(target, features), seed)
+    rows = Rows(read_alike(train, target), features, classes=classes)
+    made = Pair(rows, Rows(target, features, classes=classes), seed)
     parts = (
         ("target has", made.target, FEWEST),
         ("training data have", made.train, FEWEST_TRAINED),
@@ -307,4 +327,9 @@ def pair(train: Any, target: Any, features: FeaturesOf | None = None, seed: int 
                 f"the {name} {len(rows)} rows, too few to compare the training data with the"
                 f" target: pass at least {least}"
             )
+    if made.labels is not None and not torch.isin(*made.labels).any():
+        raise ValueError(
+            "no training row has a class of the target: pass a target of the classes of the"
+            " training data"
+        )
     return made

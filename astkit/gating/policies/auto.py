@@ -73,6 +73,10 @@ class Auto(Aim, LastLoss):
         super().__init__(seed=seed)
         self._distinct: int | None = None  # different rows of the data; 0: not known
 
+    def check(self, run: RunInfo) -> None:
+        if can_ask(run):
+            super().check(run)
+
     def plan(self, run: RunInfo) -> Selection | None:
         self.recall(run)
         if self.stage == 0 and not can_ask(run):
@@ -114,10 +118,10 @@ class Auto(Aim, LastLoss):
         ``max(LEAST, 1 - e / C / p)`` with the label's probability p, by Bayes' rule: p is
         ``(1 - e) * q + e / C``, where q is that of the true label. e is estimated as the error rate
         on the surest samples, times C / (C - 1). ``None`` if the model is not trained enough to
-        judge, or if wrong labels are no random ones.
+        judge, if its outputs tell no class, or if wrong labels are no random ones.
         """
         if self.known is None:
-            return 1.0
+            return None
         assert run.labels is not None
         classes = max(2, int(run.labels.max()) + 1)
         sure = self.known[0].topk(max(1, round(SURE * run.samples)), sorted=False).indices

@@ -59,6 +59,12 @@ def labels_of_run(policy: Policy, run: RunInfo) -> Tensor:
 
     Raises ``ValueError`` if the data set has no labels or a negative one.
     """
+    if run.classes is False:
+        raise ValueError(
+            f"{type(policy).__name__} chooses by class, but the criterion takes the targets as"
+            " numbers: use a policy that needs no classes, such as InfoBatch, or a criterion over"
+            " classes"
+        )
     if run.labels is None or bool((run.labels < 0).any()):
         labels = "no class labels" if run.labels is None else f"the label {int(run.labels.min())}"
         raise ValueError(

@@ -416,11 +416,20 @@ def test_a_class_without_a_row_in_the_target_is_still_drawn() -> None:
     assert ratios[0] / ratios[1] == pytest.approx((0.5 / 10) / (200 / 40))
 
 
+def test_a_target_without_a_class_of_the_training_rows_is_refused() -> None:
+    x = torch.randn(400, 4)
+    train, target = (TensorDataset(x, torch.arange(400) % 2 + 2 * part) for part in (0, 1))
+    with pytest.raises(ValueError, match="no training row has a class of the target"):
+        aim.pair(train, target, classes=True)
+
+
 def test_a_class_that_no_fitted_row_has_is_weighed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ratio, "FITTED", 100)
     labels = torch.arange(400) % 3
     labels[7] = 3
     train = TensorDataset(torch.randn(400, 4), labels)
     target = TensorDataset(torch.randn(120, 4), torch.full((120,), 3))
-    assert 7 not in aim.pair(train, target).sample
-    assert aim.weights(train, target).mean() == pytest.approx(1)
+    made = aim.pair(train, target, classes=True)  # which the one row of a class does not look like
+    assert made.labels is not None
+    assert 7 not in made.sample
+    assert aim.weights(train, target, classes=True).mean() == pytest.approx(1)

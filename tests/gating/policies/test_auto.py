@@ -62,11 +62,11 @@ def close(found: Tensor, p: Tensor) -> bool:
 def test_high_losses_are_preferred_in_short_runs() -> None:
     roots = [math.sqrt(loss) for loss in LOSSES.tolist()]
     right = torch.ones(N, dtype=torch.bool)
-    for correct in (right, None):
-        found = shares(told(correct))
-        assert close(found, expected(roots))
-        assert not close(found, expected(LOSSES.tolist()))
-    assert told(None).plan(info(4, 8, labels=None)) is None
+    found = shares(told(right))
+    assert close(found, expected(roots))
+    assert not close(found, expected(LOSSES.tolist()))
+    for labels in (LABELS, None):
+        assert told(None).plan(info(4, 8, labels=labels)) is None
 
 
 def test_the_preference_ends_with_the_length_of_the_run() -> None:
@@ -90,10 +90,11 @@ def test_the_length_of_a_run_counts_distinct_samples() -> None:
     def repeated(distinct: int) -> TensorDataset:
         return TensorDataset(torch.arange(N).remainder(distinct)[:, None], LABELS)
 
-    assert told(None).plan(info(4, 8, data=repeated(4))) is None  # 24 epochs of four samples
+    right = torch.ones(N, dtype=torch.bool)
+    assert told(right).plan(info(4, 8, data=repeated(4))) is None  # 24 epochs of four samples
     longer = [loss ** (1 / 3) for loss in LOSSES.tolist()]  # 16 epochs of six
-    assert close(shares(told(None), data=repeated(6)), expected(longer))
-    assert not close(shares(told(None)), expected(longer))
+    assert close(shares(told(right), data=repeated(6)), expected(longer))
+    assert not close(shares(told(right)), expected(longer))
 
 
 ROWS, CLASSES = 2000, 5
@@ -180,11 +181,8 @@ def test_the_target_is_asked_first_and_as_aim_does() -> None:
     assert chosen is not None
     assert by_aim is not None
     assert chosen.index.equal(by_aim.index)
-    parts = [
-        TensorDataset(each.tensors[0], torch.zeros(len(each), 2).long())
-        for each in (BALANCED, TAIL)
-    ]
-    unjudged = run_info(*parts, 0, seed=3)  # by a proxy, which does not know such targets
+    parts = [TensorDataset(each.tensors[0]) for each in (BALANCED, TAIL)]
+    unjudged = run_info(*parts, 0, seed=3)  # by a proxy, for want of targets
     assert Aim(seed=3).plan(unjudged) is not None
     assert Auto(seed=3).plan(unjudged) is None
     few = Subset(BALANCED, range(FEWEST - 1))

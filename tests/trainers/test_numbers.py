@@ -1,0 +1,172 @@
+"""What a trainer tells policies of its targets: class numbers are labels, other numbers are not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+from astkit import rng
+from astkit.datasets import Batch, indexed
+from astkit.gating import Policy, RunInfo
+from astkit.gating.policies.auto import Auto
+from astkit.trainers import StepResult, TrainConfig, Trainer
+
+ROWS = 240
+X = torch.randn(ROWS, 4, generator=torch.Generator().manual_seed(0))
+COUNTS = torch.poisson(X[:, 0].exp(), generator=torch.Generator().manual_seed(1)).long()
+SIGN = (X[:, 0] > 0).long()
+WRONG = torch.arange(ROWS) % 10 < 3  # 30 % of the labels
+
+
+class Aged(Dataset[Any]):
+    """Whole numbers in an attribute ``targets``, decimals in the rows."""
+
+    def __init__(self) -> None:
+        self.targets = np.asarray(20 + COUNTS)
+
+    def __len__(self) -> int:
+        return ROWS
+
+    def __getitem__(self, row: int) -> Any:
+        return X[row], float(self.targets[row])
+
+
+def squares(outputs: Tensor, targets: Tensor) -> Tensor:
+    return (outputs.flatten() - targets.flatten().float()).square()
+
+
+def counted(outputs: Tensor, targets: Tensor) -> Tensor:
+    return F.poisson_nll_loss(outputs.squeeze(1), targets.float(), reduction="none")
+
+
+def binary(outputs: Tensor, targets: Tensor) -> Tensor:
+    outputs, targets = outputs.flatten(), targets.flatten().float()
+    return F.binary_cross_entropy_with_logits(outputs, targets, reduction="none")
+
+
+def marked(outputs: Tensor, targets: Tensor) -> Tensor:
+    return F.binary_cross_entropy_with_logits(outputs, targets.float(), reduction="none").mean(1)
+
+
+NUMBERS: dict[str, tuple[Any, Any]] = {
+    "counts": (TensorDataset(X, COUNTS), counted),
+    "a column of ratings": (TensorDataset(X, COUNTS.clamp_max(4)[:, None]), squares),
+    "ages": (Aged(), squares),
+    "several labels": (TensorDataset(X, (X > 0).long()), marked),
+}
+ONE_LOGIT: dict[str, Any] = {
+    "whole numbers": lambda y: y,
+    "a column": lambda y: y[:, None],
+    "true or false": lambda y: y > 0,
+}
+
+
+def model(outputs: int = 1) -> nn.Module:
+    with rng.isolated("cpu", 0):
+        return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, outputs))
+
+
+class Visits:
+    """How often each row was trained on."""
+
+    def __init__(self) -> None:
+        self.times = torch.zeros(ROWS, dtype=torch.int64)
+
+    def log(self, step: int, **metrics: Any) -> None: ...
+
+    def close(self) -> None: ...
+
+    def watch(self, batch: Batch, result: StepResult) -> None:
+        assert batch.index is not None
+        rows = batch.index[result.rows]
+        self.times.index_add_(0, rows, torch.ones_like(rows))
+
+
+def trained(policy: Policy, data: Any, criterion: Any, epochs: int, outputs: int = 1) -> Visits:
+    visits, config = Visits(), TrainConfig(lr=0.03)
+    options: dict[str, Any] = {"criterion": criterion, "policy": policy, "observers": [visits]}
+    Trainer(model(outputs), data, epochs=epochs, batch_size=16, config=config, **options).run()
+    return visits
+
+
+class Told(Policy):
+    """Keeps what it is told."""
+
+    def plan(self, run: RunInfo) -> None:
+        self.run = run
+
+
+@pytest.mark.parametrize("kind", NUMBERS)
+def test_numbers_are_no_labels_for_a_policy(kind: str) -> None:
+    data, criterion = NUMBERS[kind]
+    policy = Told()
+    outputs = 4 if kind == "several labels" else 1
+    trained(policy, data, criterion, 1, outputs)
+    assert (policy.run.classes, policy.run.labels) == (False, None)
+    with pytest.raises(
+        ValueError, match=r"ClassBalanced chooses by class, but the criterion takes"
+    ):
+        Trainer(model(outputs), data, epochs=1, criterion=criterion, policy="class_balanced").run()
+
+
+@pytest.mark.parametrize("kind", NUMBERS)
+def test_auto_trains_on_all_rows_of_a_regression(kind: str) -> None:
+    data, criterion = NUMBERS[kind]
+    visits = trained(Auto(), data, criterion, 4, 4 if kind == "several labels" else 1)
+    assert visits.times.eq(4).all()
+
+
+@pytest.mark.parametrize("form", ONE_LOGIT)
+def test_auto_asks_a_model_with_one_logit_about_wrong_labels(form: str) -> None:
+    """Of two classes random labels are not told from confused ones: all rows are trained on."""
+    labels = ONE_LOGIT[form](torch.where(WRONG, 1 - SIGN, SIGN))
+    policy = Auto()
+    visits = trained(policy, TensorDataset(X, labels), binary, 6)
+    assert policy.known is not None
+    correct = policy.known[1].bool()
+    assert correct[~WRONG].float().mean() > 0.8
+    assert correct[WRONG].float().mean() < 0.2
+    assert visits.times.eq(6).all()
+
+
+def test_labels_of_classes_reach_a_policy() -> None:
+    for criterion, outputs in ((F.cross_entropy, 2), (binary, 1)):
+        policy = Told()
+        options = {"reduction": "none"} if outputs == 2 else {}
+        trained(policy, TensorDataset(X, SIGN), lambda o, y: criterion(o, y, **options), 1, outputs)  # noqa: B023
+        assert policy.run.classes is True
+        assert policy.run.labels is not None
+        assert policy.run.labels.equal(SIGN)
+
+
+@pytest.mark.parametrize("kind", NUMBERS)
+def test_auto_in_a_custom_loop_trains_on_all_rows_of_a_regression(kind: str) -> None:
+    data, criterion = NUMBERS[kind]
+    policy, net = Auto(), model(4 if kind == "several labels" else 1)
+    optimizer = torch.optim.Adam(net.parameters(), 0.01)
+    loader = DataLoader(indexed(data), 24, sampler=policy.sampler(data, epochs=4))
+    for _ in range(4):
+        seen = []
+        for index, (x, y) in loader:
+            outputs = net(x)
+            loss = policy.mean(criterion(outputs, y), index, outputs, y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            seen += index.tolist()
+        assert sorted(seen) == list(range(ROWS))
+
+
+def test_a_custom_loop_may_say_that_numbers_are_no_classes() -> None:
+    data = TensorDataset(X, COUNTS.clamp_max(3))
+    for said, labels in ((None, True), (True, True), (False, False)):
+        policy = Told()
+        list(policy.sampler(data, epochs=1, classes=said))
+        assert policy.run.classes is said
+        assert (policy.run.labels is not None) == labels
