@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from astkit import rng
+from astkit.datasets.dependence import autocorrelation_time, block_length, block_numbers
 from astkit.gating.forecast import gain
 from astkit.gating.ratio import calibrated
 
@@ -24,8 +25,6 @@ Fold = tuple[Array, Array]
 RANDOM_FOLDS = 4
 FORWARD_PARTS = 4
 """Parts of a target in order: models of the first ones are judged on the next."""
-FITTED = 12_000
-"""Old rows that a proxy is fitted to, at most."""
 Z = 1.96
 
 
@@ -130,6 +129,8 @@ class Judge:
         folds: of the target's rows.
         units: int ``[M]``, of target rows that depend on each other.
         unit: of gains, see `astkit.gating.forecast.gain`.
+        forward: whether the target's rows are in order of time, and folds go forward.
+        times: rows that each old row stands for.
     """
 
     old: tuple[Array, Array]
@@ -141,14 +142,23 @@ class Judge:
     folds: Sequence[Fold]
     units: Array
     unit: str
+    forward: bool = False
+    times: float = 1.0
 
     def judge(self, decisions: Sequence[Decision]) -> list[Judgement]:
         """Gains of all ``decisions``, of which the first has to be `OLD`."""
         count = len(self.target[1])
         found = [Judgement(each, np.full(count, np.nan)) for each in decisions]
+        everything = np.arange(count)
+        fixed = [each for each in found if not each.decision.times and not each.decision.weighted]
+        for one in fixed:  # the same in all folds
+            judged = np.concatenate([judge for _, judge in self.folds])
+            one.losses[judged] = self._losses(one.decision, None, everything[:0], judged)
         for fit, judge in self.folds:
             weights = self.ratio(fit) if any(each.weighted for each in decisions) else None
             for one in found:
+                if one in fixed:
+                    continue
                 one.losses[judge] = self._losses(one.decision, weights, fit, judge)
         for one in found:
             one.gain, one.error = self.gain(found[0].losses, one.losses)
@@ -158,7 +168,7 @@ class Judge:
         parts: list[tuple[Array, Array, Array]] = []
         if decision.old:
             own = np.ones(len(self.old[1])) if ratio is None or not decision.weighted else ratio
-            parts.append((*self.old, own))
+            parts.append((*self.old, own * self.times))
         if decision.times:
             x, y = (part[fit] for part in self.target)
             parts.append((x, y, np.full(len(fit), float(decision.times))))
@@ -183,11 +193,20 @@ class Judge:
         chosen = range(len(self.folds)) if folds is None else folds
         judged = [self.folds[fold][1] for fold in chosen]
         rows = np.concatenate(judged)
-        whole, error = gain(old[rows], new[rows], self.unit, self.units[rows])
+        whole, error = gain(old[rows], new[rows], self.unit, self._error_units(old, new, rows))
         if len(judged) > 2:
             each = [gain(old[part], new[part], self.unit, self.units[part])[0] for part in judged]
             error = max(error, float(np.std(each, ddof=1) / len(each) ** 0.5))
         return whole, error
+
+
+    def _error_units(self, old: Array, new: Array, rows: Array) -> Array:
+        """Units of the judged ``rows``: where folds go forward, blocks in which gains are alike."""
+        if not self.forward:
+            return self.units[rows]
+        length = autocorrelation_time(old[rows] - new[rows])
+        blocks = block_length(length, len(rows)) if length > 1 else 1
+        return block_numbers(len(rows), blocks)
 
 
 def choose(found: Sequence[Judgement], judge: Judge) -> tuple[Judgement, float, float]:
@@ -222,8 +241,8 @@ def _simplest(found: Sequence[Judgement], gains: Sequence[tuple[float, float]]) 
 
 
 TREES: dict[str, Any] = {
-    "max_iter": 80,
-    "learning_rate": 0.12,
+    "max_iter": 60,
+    "learning_rate": 0.15,
     "max_leaf_nodes": 31,
     "max_bins": 64,
     "early_stopping": False,
@@ -242,6 +261,18 @@ def trees(x: Array, y: Array, weights: Array, others: Array) -> Array:
     least = min(20, max(1, len(y) // 20))
     model = kind(**TREES, min_samples_leaf=least).fit(x, y, sample_weight=weights)
     predicted: Array = model.predict(others)
+    return predicted
+
+
+def linear(x: Array, y: Array, weights: Array, others: Array) -> Array:
+    """Predictions of ridge regression, or of classes; for scaled inputs without missing values."""
+    from sklearn.linear_model import Ridge, RidgeClassifier
+
+    classes = y.dtype.kind == "i"
+    if classes and len(np.unique(y)) == 1:
+        return np.full(len(others), y[0])
+    model = RidgeClassifier(random_state=0) if classes else Ridge(random_state=0)
+    predicted: Array = model.fit(x, y, sample_weight=weights).predict(others)
     return predicted
 
 

@@ -1,0 +1,274 @@
+"""`forecast`: which data to train on, judged before any training by cross-validation.
+
+The proxies are boosted trees and a linear model, fitted in seconds; what they cost is stated in
+seconds.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from astkit import rng
+from astkit.aim.decisions import (
+    BOTH,
+    OLD,
+    Decision,
+    Judge,
+    Judgement,
+    choose,
+    decisions_for,
+    forward_folds,
+    linear,
+    random_folds,
+    ratio_by_trees,
+    squared,
+    trees,
+    wrong,
+)
+from astkit.aim.explain import as_tables, explain
+from astkit.datasets.dependence import autocorrelation_time, block_length, block_numbers
+from astkit.datasets.table import Table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Array = np.ndarray[Any, Any]
+
+FITTED = 8_000
+"""Old rows that proxies are fitted to, at most; each then stands for several."""
+FEW = 30
+"""Independent target rows below which nothing is foretold."""
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Which data to train on, and what that is expected to gain over training on the old rows.
+
+    Attributes:
+        decision: the one to take, see `Decision`.
+        sentence: the answer in one line.
+        table: a row for each decision: ``decision``, ``gain`` over "old", its 95 % interval from
+            ``low`` to ``high``, ``unit``, ``proxy`` and whether it was ``chosen``. The gain of the
+            chosen decision in the sentence was chosen on other folds than it is quoted from.
+        telling: columns that are left out of weights, see `explain`.
+        in_order: whether folds go forward in time; ``seconds``: how long it took.
+    """
+
+    decision: Decision
+    sentence: str
+    table: pd.DataFrame
+    telling: tuple[str, ...]
+    in_order: bool
+    seconds: float
+
+    def __repr__(self) -> str:
+        return f"{self.sentence}\n{self.table.to_string(index=False)}"
+
+
+def forecast(
+    train: Any,
+    target: Any,
+    label: str | None = None,
+    *,
+    in_order: bool | None = None,
+    seed: int = 0,
+) -> Forecast:
+    """Foretell what training on old rows, target rows, or both in which share would gain. ::
+
+        print(astkit.forecast("2010_to_2023.csv", "this_year.csv", label="price"))
+
+    Models are fitted to old rows and a part of the target's, and judged on the rest of these. Where
+    rows have an order, they are judged on later rows than they were fitted to.
+
+    Args:
+        train, target: old rows, and rows like those that count: files, DataFrames, or `Table`
+            objects of which the second is like the first.
+        label: the column to be predicted; not for `Table` objects.
+        in_order: whether rows of the target are in order of time; ``None``: if neighbouring rows
+            are found to depend on each other.
+
+    Raises ``ValueError`` for tables that cannot be read, and a target without labels.
+    """
+    start = time.perf_counter()
+    old, new = as_tables(train, target, label)
+    if not new.labelled:
+        raise ValueError(
+            f"the target has no {new.label!r}, so no gain can be foretold: give rows with labels,"
+            " or see astkit.explain for what differs"
+        )
+    units, worth, in_order, note = _units(new, in_order)
+    if worth < FEW:
+        return _too_few(worth, in_order, time.perf_counter() - start)
+    telling = explain(old, new, seed=seed).telling
+    judges = {"trees": _judge(old, new, units, in_order, telling, seed)}
+    decisions = decisions_for(telling)
+    found = judges["trees"].judge(decisions)
+    chosen, gain, error = choose(found, judges["trees"])
+    doubt = _doubt(chosen, old, new, units, in_order, telling, seed)
+    table = _table(found, chosen, judges["trees"].unit)
+    seconds = time.perf_counter() - start
+    sentence = _sentence(chosen, gain, error, new, in_order, doubt, found)
+    return Forecast(
+        chosen.decision, f"{sentence}{note}; {seconds:.0f} s", table, telling, in_order, seconds
+    )
+
+
+def arrays(table: Table, scaled: bool = False) -> tuple[Array, Array]:
+    """Inputs ``[n, d]``, for trees unless ``scaled``, and labels ``[n]``."""
+    parts = [table.encoder.numbers(table.frame, scaled=scaled)]
+    codes = table.codes.long()
+    parts += [each[codes[:, place]].numpy() for place, each in enumerate(table.vectors)]
+    labels = table.values.numpy()
+    kind = np.int64 if table.task == "classes" else np.float64
+    return np.concatenate(parts, 1), labels.astype(kind)
+
+
+def names_of(table: Table) -> list[str]:
+    """The column of the frame behind each input."""
+    names = list(table.encoder.names)
+    for name, each in zip(table.frame.select_dtypes("category"), table.vectors, strict=True):
+        names += [str(name)] * each.shape[1]
+    return names
+
+
+def _units(table: Table, in_order: bool | None) -> tuple[Array, int, bool, str]:
+    """Units of dependent rows, int ``[rows]``; how many independent ones they are worth.
+
+    Also whether folds go forward, and a note about that.
+    """
+    if table.groups is not None:
+        units = table.groups.numpy()
+        return units, int(units.max()) + 1, bool(in_order), ""
+    labels = table.values.double().numpy()
+    span = autocorrelation_time(labels)
+    length = block_length(span, len(labels)) if span > 1 else 1
+    note = ""
+    if in_order is None:
+        in_order = length > 1
+        if in_order:
+            note = ", since neighbouring rows depend on each other"
+    return block_numbers(len(labels), length), int(len(labels) / span), in_order, note
+
+
+def _judge(
+    old: Table,
+    new: Table,
+    units: Array,
+    in_order: bool,
+    telling: tuple[str, ...],
+    seed: int,
+    proxy: Any = trees,
+) -> Judge:
+    scaled = proxy is linear
+    x, y = arrays(old, scaled)
+    rows = np.sort(rng.permutation(len(y), seed, "forecast").numpy()[:FITTED])
+    names = names_of(old)
+    kept = np.array([not _of(name, telling) for name in names])
+    sample, target = (x[rows], y[rows]), arrays(new, scaled)
+    return Judge(
+        sample,
+        target,
+        names,
+        proxy,
+        wrong if old.task == "classes" else squared,
+        ratio_by_trees(sample, target, kept, seed),
+        forward_folds(units) if in_order else random_folds(units, seed),
+        units,
+        "points" if old.task == "classes" else "% of the RMSE",
+        in_order,
+        len(y) / len(rows),
+    )
+
+
+def _of(name: str, columns: tuple[str, ...]) -> bool:
+    return any(name == each or name.startswith(f"{each} ") for each in columns)
+
+
+def _doubt(
+    chosen: Judgement,
+    old: Table,
+    new: Table,
+    units: Array,
+    in_order: bool,
+    telling: tuple[str, ...],
+    seed: int,
+) -> bool:
+    """Whether a linear model says the opposite of what trees say of the chosen decision."""
+    if chosen.decision == OLD or not (chosen.low > 0 or chosen.high < 0):
+        return False
+    judge = _judge(old, new, units, in_order, telling, seed, linear)
+    other = judge.judge([OLD, chosen.decision])[1]
+    return (chosen.low > 0 and other.high < 0) or (chosen.high < 0 and other.low > 0)
+
+
+def _table(found: list[Judgement], chosen: Judgement, unit: str) -> pd.DataFrame:
+    import pandas as pd
+
+    return pd.DataFrame(
+        {
+            "decision": [each.decision.name for each in found],
+            "gain": [round(each.gain, 2) for each in found],
+            "low": [round(each.low, 2) for each in found],
+            "high": [round(each.high, 2) for each in found],
+            "unit": unit,
+            "proxy": "boosted trees",
+            "chosen": [each is chosen for each in found],
+        }
+    )
+
+
+SAID = {
+    "old": "train on the old rows",
+    "both": "train on both",
+    "both x4": "train on both, target rows four times",
+    "both x16": "train on both, target rows sixteen times",
+    "target": "train on the target's rows alone",
+}
+
+
+def _sentence(
+    chosen: Judgement,
+    gain: float,
+    error: float,
+    new: Table,
+    in_order: bool,
+    doubt: bool,
+    found: list[Judgement],
+) -> str:
+    """The answer: what to train on, by how much it is better, and who judged it."""
+    name = chosen.decision.name
+    said = SAID.get(name, f"train on {name}")
+    judged = f"judged by boosted trees on {'later' if in_order else 'other'} rows of the target"
+    if doubt:
+        return f"forecast: cannot tell, it depends on the model: trees say {said}, {judged}"
+    if chosen.decision == OLD:
+        return f"forecast: {said}: nothing else is better, {judged}"
+    low, high = gain - 1.96 * error, gain + 1.96 * error
+    unit = "points" if new.task == "classes" else "%"
+    if low > 0:
+        what = (
+            f"accuracy {gain:.1f} points higher" if unit == "points" else f"RMSE {gain:.0f} % lower"
+        )
+        return f"forecast: {said}: {what} [{low:.0f}, {high:.0f}], {judged}"
+    return (
+        f"forecast: {said}, whose gain cannot be told yet [{low:.0f}, {high:.0f}] {unit}, {judged}"
+    )
+
+
+def _too_few(rows: int, in_order: bool, seconds: float) -> Forecast:
+    import pandas as pd
+
+    columns = ["decision", "gain", "low", "high", "unit", "proxy", "chosen"]
+    return Forecast(
+        BOTH,
+        f"forecast: cannot tell, the target's rows are worth about {rows}, fewer than {FEW}: train"
+        " on both",
+        pd.DataFrame(columns=columns),
+        (),
+        in_order,
+        seconds,
+    )
