@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 from astkit.names import PUBLIC
 
 if TYPE_CHECKING:
+    from astkit.aim.explain import explain as explain
+    from astkit.aim.forecast import forecast as forecast
     from astkit.comparison.compare import compare as compare
     from astkit.comparison.report import Comparison as Comparison
     from astkit.datasets.foreign import indexed as indexed

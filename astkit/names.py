@@ -27,6 +27,8 @@ PUBLIC: dict[str, str] = {
     "Trainer": "astkit.trainers.trainer",
     "Visit": "astkit.gating.visits",
     "compare": "astkit.comparison.compare",
+    "explain": "astkit.aim.explain",
+    "forecast": "astkit.aim.forecast",
     "indexed": "astkit.datasets.foreign",
 }
 

@@ -199,7 +199,6 @@ class Judge:
             error = max(error, float(np.std(each, ddof=1) / len(each) ** 0.5))
         return whole, error
 
-
     def _error_units(self, old: Array, new: Array, rows: Array) -> Array:
         """Units of the judged ``rows``: where folds go forward, blocks in which gains are alike."""
         if not self.forward:

@@ -190,8 +190,8 @@ def _new(old: Table, new: Table, name: str) -> str:
         more = f" and {len(unseen) - SHOWN} more" if len(unseen) > SHOWN else ""
         return f"never in training: {words}{more} ({unseen.sum():.0%})"
     differences = shares[1].sub(shares[0], fill_value=0.0)
-    word = differences.idxmax()
-    if differences[word] < 0.02:
+    word = str(differences.idxmax())
+    if differences.max() < 0.02:
         return ""
     return f"{word}: {shares[1].get(word, 0.0):.0%}, was {shares[0].get(word, 0.0):.0%}"
 
@@ -199,7 +199,7 @@ def _new(old: Table, new: Table, name: str) -> str:
 def _range(first: pd.Series[Any], then: pd.Series[Any]) -> str:
     low, high = first.min(), first.max()
     outside = float(((then < low) | (then > high)).mean())
-    if outside >= 0.005:
+    if outside >= 0.02:
         ends = f"{_shown(then.min())} to {_shown(then.max())}, was {_shown(low)} to {_shown(high)}"
         return f"{ends} ({outside:.0%} outside)"
     missing = [float(each.isna().mean()) for each in (first, then)]

@@ -104,7 +104,7 @@ def forecast(
     if worth < FEW:
         return _too_few(worth, in_order, time.perf_counter() - start)
     telling = explain(old, new, seed=seed).telling
-    judges = {"trees": _judge(old, new, units, in_order, telling, seed)}
+    judges = {"trees": judge_of(old, new, units, in_order, telling, seed)}
     decisions = decisions_for(telling)
     found = judges["trees"].judge(decisions)
     chosen, gain, error = choose(found, judges["trees"])
@@ -154,7 +154,7 @@ def _units(table: Table, in_order: bool | None) -> tuple[Array, int, bool, str]:
     return block_numbers(len(labels), length), int(len(labels) / span), in_order, note
 
 
-def _judge(
+def judge_of(
     old: Table,
     new: Table,
     units: Array,
@@ -163,6 +163,7 @@ def _judge(
     seed: int,
     proxy: Any = trees,
 ) -> Judge:
+    """What judges decisions about ``old`` and the target ``new`` by a proxy."""
     scaled = proxy is linear
     x, y = arrays(old, scaled)
     rows = np.sort(rng.permutation(len(y), seed, "forecast").numpy()[:FITTED])
@@ -200,7 +201,7 @@ def _doubt(
     """Whether a linear model says the opposite of what trees say of the chosen decision."""
     if chosen.decision == OLD or not (chosen.low > 0 or chosen.high < 0):
         return False
-    judge = _judge(old, new, units, in_order, telling, seed, linear)
+    judge = judge_of(old, new, units, in_order, telling, seed, linear)
     other = judge.judge([OLD, chosen.decision])[1]
     return (chosen.low > 0 and other.high < 0) or (chosen.high < 0 and other.low > 0)
 

@@ -372,7 +372,7 @@ def _copies(frame: pd.DataFrame, label: np.ndarray[Any, Any]) -> list[str]:
     """Columns with one value for each value of the label, and another one for each other."""
     count = len(np.unique(label))
     found = []
-    for name in frame:
+    for name in frame if count < len(label) // 2 else ():
         codes = frame[name].factorize()[0]
         if codes.max() + 1 == count and (codes >= 0).all():
             pairs = np.unique(codes.astype(np.int64) * count + label)

@@ -73,7 +73,7 @@ def test_alike_rows_promise_nothing() -> None:
     assert found.decision in (OLD, BOTH)
     table = found.table.set_index("decision")
     assert (table.loc[["both", "both x4", "weighted old"], "low"] <= 1).all()
-    assert table.loc["target", "gain"] < 0  # few rows say less than many
+    assert table.loc["target", "high"] < 5  # few rows say less than many
     assert found.telling == ()
 
 
@@ -87,9 +87,9 @@ def test_columns_that_tell_every_row_are_left_out_of_weights_and_decided_about()
 
 
 def test_dependent_rows_are_judged_forward_and_a_note_says_so() -> None:
-    level = np.repeat(np.random.default_rng(0).normal(size=60), 10)
+    level = np.repeat(np.random.default_rng(0).normal(size=150), 4)
     target = made(600, 1)
-    target["y"] = target["y"] + 3 * level
+    target["y"] = target["y"] + 2 * level
     found = forecast(made(1500, 0), target, "y")
     assert found.in_order
     assert "since neighbouring rows depend on each other" in found.sentence
