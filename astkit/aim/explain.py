@@ -81,9 +81,7 @@ class Explanation:
 
 
 def explain(train: Any, target: Any, label: str | None = None, *, seed: int = 0) -> Explanation:
-    """Say what differs between training rows and those that count. ::
-
-        astkit.explain("train.csv", "test.csv", label="price")
+    """Say what differs between training rows and those that count.
 
     Args:
         train, target: tables, see `Table`: files, DataFrames or `Table` objects. The target may

@@ -77,9 +77,7 @@ def forecast(
     in_order: bool | None = None,
     seed: int = 0,
 ) -> Forecast:
-    """Foretell what training on old rows, target rows, or both in which share would gain. ::
-
-        print(astkit.forecast("2010_to_2023.csv", "this_year.csv", label="price"))
+    """Foretell what training on old rows, target rows, or both in which share would gain.
 
     Models are fitted to old rows and a part of the target's, and judged on the rest of these. Where
     rows have an order, they are judged on later rows than they were fitted to.

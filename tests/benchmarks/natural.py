@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from astkit.aim.decisions import Judgement, decisions_for, squared, trees, wrong
+from astkit.aim.decisions import Judgement, decisions_for
 from astkit.aim.forecast import arrays, forecast, judge_of
 from astkit.datasets.table import Table
 from astkit.files import read_json, write_json
