@@ -89,7 +89,7 @@ class TableEncoder:
                 gone = np.isnat(moments)
                 days = np.where(gone, np.nan, moments.astype("int64") / DAY)
                 yield f"{name} day", days
-                yield f"{name} weekday", column.dt.weekday.to_numpy("float64", na_value=np.nan)
+                yield f"{name} weekday", column.dt.day_of_week.to_numpy("float64", na_value=np.nan)
                 yield f"{name} month", column.dt.month.to_numpy("float64", na_value=np.nan)
                 if name in self._hours:
                     yield f"{name} hour", column.dt.hour.to_numpy("float64", na_value=np.nan)
