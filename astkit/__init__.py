@@ -37,15 +37,9 @@ if TYPE_CHECKING:
     from astkit.gating.selection import Scored as Scored
     from astkit.gating.selection import Selection as Selection
     from astkit.gating.visits import Visit as Visit
-    from astkit.systems.automaton.automaton import LogicCA as LogicCA
-    from astkit.systems.automaton.automaton import LogicCAConfig as LogicCAConfig
-    from astkit.systems.lattice.model import EnergyFlowLattice as EnergyFlowLattice
-    from astkit.systems.lattice.model import LatticeConfig as LatticeConfig
     from astkit.trainers.checkpoint import Checkpoints as Checkpoints
     from astkit.trainers.config import Budget as Budget
     from astkit.trainers.config import TrainConfig as TrainConfig
-    from astkit.trainers.dropin import AdaptiveSparseTrainer as AdaptiveSparseTrainer
-    from astkit.trainers.dropin import SampleAdaptiveSparseTrainer as SampleAdaptiveSparseTrainer
     from astkit.trainers.evaluation import Metric as Metric
     from astkit.trainers.sample_by_sample import SampleBySampleTrainer as SampleBySampleTrainer
     from astkit.trainers.trainer import Trainer as Trainer

@@ -6,20 +6,14 @@ from importlib import import_module
 from typing import Any
 
 PUBLIC: dict[str, str] = {
-    "AdaptiveSparseTrainer": "astkit.trainers.dropin",
     "Budget": "astkit.trainers.config",
     "Checkpoints": "astkit.trainers.checkpoint",
     "Comparison": "astkit.comparison.report",
     "Dashboard": "astkit.widgets.dashboard",
-    "EnergyFlowLattice": "astkit.systems.lattice.model",
-    "LatticeConfig": "astkit.systems.lattice.model",
     "Loader": "astkit.datasets.loader",
-    "LogicCA": "astkit.systems.automaton.automaton",
-    "LogicCAConfig": "astkit.systems.automaton.automaton",
     "Metric": "astkit.trainers.evaluation",
     "Policy": "astkit.gating.policy",
     "RunInfo": "astkit.gating.epoch",
-    "SampleAdaptiveSparseTrainer": "astkit.trainers.dropin",
     "SampleBySampleTrainer": "astkit.trainers.sample_by_sample",
     "Scored": "astkit.gating.selection",
     "Selection": "astkit.gating.selection",
@@ -31,6 +25,14 @@ PUBLIC: dict[str, str] = {
     "forecast": "astkit.aim.forecast",
     "indexed": "astkit.datasets.foreign",
 }
+
+SYSTEMS: dict[str, str] = {
+    "EnergyFlowLattice": "astkit.systems.lattice.model",
+    "LatticeConfig": "astkit.systems.lattice.model",
+    "LogicCA": "astkit.systems.automaton.automaton",
+    "LogicCAConfig": "astkit.systems.automaton.automaton",
+}
+"""Names of `astkit.systems`."""
 
 REGISTRIES: dict[str, dict[str, str]] = {
     "policy": {

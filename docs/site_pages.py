@@ -51,6 +51,8 @@ PACKAGES = (
     "profiling",
     "datasets",
     "widgets",
+    "compat",
+    "systems",
     "systems.lattice",
     "systems.automaton",
     "runs",
@@ -108,9 +110,19 @@ def names() -> dict[str, list[tuple[str, str, Any]]]:
 
 
 def exported(package: str) -> list[str]:
-    """The names that a part of astkit exports: those of its ``__init__``, without modules."""
-    held = vars(importlib.import_module(f"astkit.{package}"))
-    return sorted(n for n, each in held.items() if n[0] != "_" and not inspect.ismodule(each))
+    """The names that a part of astkit exports: those of its ``__init__``, without modules.
+
+    Of a part that is a single module, the names that it defines.
+    """
+    module = importlib.import_module(f"astkit.{package}")
+    held = {name: getattr(module, name) for name in dir(module) if name[0] != "_"}
+    if not hasattr(module, "__path__"):
+        held = {name: each for name, each in held.items() if _defined_in(each) == module.__name__}
+    return sorted(name for name, each in held.items() if not inspect.ismodule(each))
+
+
+def _defined_in(found: Any) -> str:
+    return str(getattr(found, "__module__", ""))
 
 
 def alias(package: str, name: str) -> str:

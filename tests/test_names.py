@@ -12,17 +12,20 @@ from pathlib import Path
 import pytest
 
 import astkit
-from astkit.names import PUBLIC, REGISTRIES, resolve
+from astkit import systems
+from astkit.names import PUBLIC, REGISTRIES, SYSTEMS, resolve
 
 ROOT = Path(astkit.__file__).parents[1]
+TABLES = {astkit: PUBLIC, systems: SYSTEMS}
 
 
 def test_every_public_name_leads_to_what_its_module_defines() -> None:
-    for name, module in PUBLIC.items():
-        found = getattr(astkit, name)
-        assert found is getattr(import_module(module), name)
-        assert (found.__name__, found.__module__) == (name, module)
-        assert name in dir(astkit)
+    for package, table in TABLES.items():
+        for name, module in table.items():
+            found = getattr(package, name)
+            assert found is getattr(import_module(module), name)
+            assert (found.__name__, found.__module__) == (name, module)
+            assert name in dir(package)
 
 
 def test_every_registered_name_leads_to_what_its_module_defines() -> None:
@@ -44,22 +47,31 @@ def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
 
 
 def test_an_unknown_attribute_is_the_usual_error() -> None:
-    with pytest.raises(AttributeError, match="module 'astkit' has no attribute 'Gaet'"):
-        astkit.Gaet  # noqa: B018
-    assert not hasattr(astkit, "Gaet")
+    for package in TABLES:
+        name = package.__name__
+        with pytest.raises(AttributeError, match=f"module '{name}' has no attribute 'Gaet'"):
+            package.Gaet  # noqa: B018
+        assert not hasattr(package, "Gaet")
 
 
 def test_type_checkers_are_told_the_same_names() -> None:
-    tree = ast.parse((ROOT / "astkit" / "__init__.py").read_text())
-    told = {
-        alias.asname: node.module
-        for block in tree.body
-        if isinstance(block, ast.If)
-        for node in block.body
-        if isinstance(node, ast.ImportFrom)
-        for alias in node.names
-    }
-    assert told == PUBLIC
+    for package, table in TABLES.items():
+        tree = ast.parse(Path(str(package.__file__)).read_text())
+        told = {
+            alias.asname: node.module
+            for block in tree.body
+            if isinstance(block, ast.If)
+            for node in block.body
+            if isinstance(node, ast.ImportFrom)
+            for alias in node.names
+        }
+        assert told == table
+
+
+def test_nothing_but_the_table_of_names_knows_the_systems() -> None:
+    for path in (ROOT / "astkit").rglob("*.py"):
+        if "systems" not in path.parts and path.name != "names.py":
+            assert "astkit.systems" not in path.read_text(), path
 
 
 HEAVY = ["matplotlib", "ipywidgets", "pandas", "sklearn", "pyarrow", "torchvision.datasets"]

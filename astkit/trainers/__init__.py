@@ -4,7 +4,7 @@ trainer: the loop. step: what a step did. batches: training batches in the order
 optimisation: forward and backward pass, optimizer step. evaluation: metrics. first_batch: checks
 before the first step. config: `TrainConfig`, `Budget`. history: records and observers. checkpoint:
 files of a run's state. limits: interrupts and time budgets. progress: a line an epoch.
-sample_by_sample: single rows, as the original. dropin: trainers with the original's signature.
+sample_by_sample: single rows, as the original.
 """
 
 from astkit.trainers.checkpoint import Checkpoints as Checkpoints
@@ -12,8 +12,6 @@ from astkit.trainers.config import Budget as Budget
 from astkit.trainers.config import TrainConfig as TrainConfig
 from astkit.trainers.config import choose_device as choose_device
 from astkit.trainers.config import fast_rules as fast_rules
-from astkit.trainers.dropin import AdaptiveSparseTrainer as AdaptiveSparseTrainer
-from astkit.trainers.dropin import SampleAdaptiveSparseTrainer as SampleAdaptiveSparseTrainer
 from astkit.trainers.evaluation import Metric as Metric
 from astkit.trainers.history import Observer as Observer
 from astkit.trainers.limits import TimeIsUp as TimeIsUp

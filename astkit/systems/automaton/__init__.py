@@ -1,6 +1,5 @@
 """Logic automaton: a cellular automaton of learnable gates, and four ways to its gradient."""
 
-from astkit.systems.automaton.automaton import LogicCA as LogicCA
 from astkit.systems.automaton.tasks import Task as Task
 from astkit.systems.automaton.tasks import checkerboard as checkerboard
 from astkit.systems.automaton.tasks import checkerboard_async as checkerboard_async

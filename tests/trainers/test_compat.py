@@ -9,8 +9,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from astkit import rng
+from astkit.compat import AdaptiveSparseTrainer, SampleAdaptiveSparseTrainer
 from astkit.datasets import load
-from astkit.trainers import AdaptiveSparseTrainer, SampleAdaptiveSparseTrainer
 
 DIGITS = load("digits")[0]
 KINDS = [AdaptiveSparseTrainer, SampleAdaptiveSparseTrainer]
