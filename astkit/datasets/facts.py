@@ -32,8 +32,6 @@ NAMES = ("labels", "targets", "label")
 """Attributes and columns in which class labels are looked for."""
 TRANSFORMS = ("transform", "transforms")
 """Attributes in which torchvision's data sets, and others like them, keep what changes rows."""
-LARGEST = 2**30
-"""Bytes of the largest data of which `distinct_rows` reads all."""
 NAMED = "give one number or name a row"
 RARE = 5
 """Rows of each class that whole numbers have at least, if they are to be taken for classes."""
@@ -99,21 +97,6 @@ def paired_groups(train: Any, target: Any) -> tuple[Tensor | None, Tensor | None
             " attribute groups, or neither"
         )
     return found
-
-
-def distinct_rows(data: Any) -> int | None:
-    """Number of different rows, if the inputs are one tensor in memory of at most `LARGEST` bytes.
-
-    The tensor is the attribute ``images``, or the first of a TensorDataset. Rows are compared by a
-    64-bit hash.
-    """
-    data, rows, _ = inside(data)
-    inputs = next(iter(getattr(data, "tensors", ())), getattr(data, "images", None))
-    if not isinstance(inputs, Tensor) or inputs.nbytes > LARGEST:
-        return None
-    inputs = inputs if rows is None else inputs[rows]
-    content = inputs.cpu().reshape(len(inputs), -1).contiguous().view(torch.uint8).numpy()
-    return len({hash(row.tobytes()) for row in content})
 
 
 def shared_rows(train: Any, validation: Any, test: Any) -> dict[tuple[str, str], int]:

@@ -28,10 +28,9 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from astkit.datasets import Images, Loader, as_loader, indexed
+from astkit.datasets import Loader, as_loader, indexed
 from astkit.datasets.facts import (
     class_labels,
-    distinct_rows,
     paired_groups,
     read_alike,
     row_groups,
@@ -179,18 +178,6 @@ def test_reading_rows_moves_no_generator() -> None:
     class_labels(Transformed(Y, lambda y: y + int(2 * random.random())))
     shared_rows(Noisy(), None, Noisy())
     assert random.getstate() == before
-
-
-def test_repeated_rows_are_counted_where_the_data_are_in_memory() -> None:
-    x, labels = torch.rand(4, 3, 2, 2).repeat(3, 1, 1, 1), torch.arange(12)
-    data = TensorDataset(x, labels)
-    pixels = Images((255 * x).byte(), labels % 2, ("a", "b"), "toy")
-    half = TensorDataset(x.to(torch.bfloat16), labels)
-    for whole in (data, indexed(data), DataLoader(data, 2), Loader(data), pixels, half):
-        assert distinct_rows(whole) == 4
-    assert distinct_rows(Subset(data, [0, 4, 1])) == 2
-    for other in (None, [1, 2], SimpleNamespace(images=[1])):
-        assert distinct_rows(other) is None
 
 
 @settings(max_examples=40, deadline=None)

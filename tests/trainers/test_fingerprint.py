@@ -19,7 +19,6 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 from astkit import InfoBatch
 from astkit.datasets import Loader, load
 from astkit.gating import Gate, LogIntegral
-from astkit.gating.policies import auto
 from astkit.trainers import Budget, Event, Metric, SampleBySampleTrainer, TrainConfig, Trainer
 from astkit.trainers.fingerprint import check_same, plain, repeated
 from tests.trainers.states import leave_after
@@ -211,7 +210,6 @@ def _squared(original: Any, self: Any, visit: Any) -> None:
     ("policy", "kind", "method", "change"),
     [
         ("infobatch", InfoBatch, "observe", _squared),
-        ("auto", auto.Auto, "observe", _squared),
         ("gate", LogIntegral, "moved", lambda moved, *args: 1.1 * moved(*args)),
     ],
 )

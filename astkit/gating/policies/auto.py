@@ -10,15 +10,14 @@ import torch
 from torch import Tensor
 
 from astkit import rng
-from astkit.datasets.facts import distinct_rows, paired_groups
+from astkit.datasets.facts import paired_groups
 from astkit.gating.features import UNKNOWN, Rows
 from astkit.gating.policies.aim import FEWEST, FEWEST_TRAINED, Aim, Aimed
 from astkit.gating.policies.draws import draw_weighted
-from astkit.gating.policies.last_loss import LastLoss
+from astkit.gating.policies.last_loss import check_samples
 from astkit.gating.policy import PolicyCard, RunInfo, Selection, Visit
 
-SHORT, LONG = 12.0, 24.0
-"""Epochs: up to `SHORT`, high losses are preferred most; from `LONG` on, not."""
+SEEN = 0.9  # share of the samples that are known before labels are judged
 SURE, NOISE = 0.1, 0.05
 """Share of the samples, the surest ones, that are judged; smallest share of wrong labels there."""
 TRAINED, CHANCE, LIKELY = 0.75, 0.75, 1.75
@@ -29,10 +28,10 @@ LOOKED_AT = 16
 """Rows that are read to see whether they can be stacked."""
 
 
-class Auto(Aim, LastLoss):
-    """Draws rows by the target, trust in the labels or difficulty, where a test finds a reason.
+class Auto(Aim):
+    """Draws rows by the target or by trust in their labels, where a test finds a reason.
 
-    Three questions in this order; no settings.
+    Two questions in this order; no settings.
 
     1. *Are the class shares of the target others? Is the input another, given the class?* Then
        rows are drawn as by `Aim`, if its proxy gains by it.
@@ -40,61 +39,50 @@ class Auto(Aim, LastLoss):
        the `SURE` * N samples of highest confidence, a share of more than `NOISE` has another label
        than the predicted one. If these labels are random ones, the model finds them no likelier
        than other classes; where they are more than `LIKELY` times as likely, they are classes that
-       it or people confuse. Random labels are trusted less, see `trust`; with confused ones, which
-       difficulty would prefer, all rows are trained on.
-    3. Otherwise *difficulty*: in runs of up to `SHORT` epochs, p proportional to ``loss**b`` with
-       b = 1/2, which falls linearly to 0 at `LONG`. The length of the run is estimated from the
-       budget spent so far; with repeated samples it is that in epochs of the distinct ones.
+       it or people confuse. Random labels are trusted less, see `trust`.
 
-    Data without class labels use 1 alone: there, preferring high losses raised the error.
+    Where neither has an effect, all rows are trained on, as without class labels or class outputs
+    for 2. No label is judged before the model is better than the class shares, and sure of what it
+    gets right: its error on the surest samples is at most `CHANCE` times that of the commonest
+    class, and its mean confidence there at least `TRAINED` times its accuracy.
 
-    Nothing is judged before the model is better than the class shares, and sure of what it gets
-    right: its error on the surest samples is at most `CHANCE` times that of the commonest class,
-    and its mean confidence there at least `TRAINED` times its accuracy. Until then, and where none
-    of the three has an effect, all rows are trained on.
-
-    For 2 and 3, each quarter of an epoch draws N / 4 of all N samples without replacement, so that
-    an epoch has as many steps as in dense training. The first question needs scikit-learn and a
-    target of `FEWEST` rows.
+    For 2, each quarter of an epoch draws N / 4 of all N samples without replacement, so that an
+    epoch has as many steps as in dense training. The first question needs scikit-learn and a target
+    of `FEWEST` rows.
     """
 
     card = PolicyCard(
         source="this package",
         cost="that of aim's tests; skipped samples are not loaded",
-        bias="towards the target, towards high losses in short runs and towards trusted labels; not"
-        " corrected",
+        bias="towards the target and towards trusted labels; not corrected",
         avoid="if an unbiased gradient is required",
     )
-    needs_outputs = True
-    state: ClassVar[tuple[str, ...]] = (*Aim.state, *LastLoss.state, "known")
-    known: Tensor | None = None  # [3, samples]: confidence, correctness, probability of the label
+    needs_index = needs_outputs = True
+    state: ClassVar[tuple[str, ...]] = (*Aim.state, "known")
+    #: float32 [3, samples]: confidence (0 until a sample is seen), correctness, label's probability
+    known: Tensor | None = None
 
     def __init__(self, seed: int = 0) -> None:
         super().__init__(seed=seed)
-        self._distinct: int | None = None  # different rows of the data; 0: not known
 
     def check(self, run: RunInfo) -> None:
         if can_ask(run):
             super().check(run)
 
     def plan(self, run: RunInfo) -> Selection | None:
-        self.recall(run)
+        if self.known is None:
+            self.known = torch.zeros(3, run.samples, dtype=torch.float32)
+        check_samples(self, self.known[0], run)
         if self.stage == 0 and not can_ask(run):
             self.stage = 2
-        aimed = super().plan(run)
-        if aimed is not None or run.labels is None:
-            return aimed
-        assert self.losses is not None
-        known = self.losses.isfinite()
-        if known.float().mean() < 0.9:
+        by_target = super().plan(run)
+        if by_target is not None or run.labels is None:
+            return by_target
+        seen = self.known[0] > 0
+        weight = trust(self.known, run.labels) if seen.float().mean() >= SEEN else None
+        if weight is None:
             return None
-        trust = self.trust(run)
-        if trust is None:
-            return None
-        weight = self.losses.clamp_min(0) ** self.difficulty(run) * trust
-        weight[~known] = 1e30  # not seen yet: first
-        if bool((weight == 1).all()):
-            return None
+        weight[~seen] = 1e30  # first
         random = rng.generator(run.seed, "auto", run.epoch, run.round)
         drawn = draw_weighted(weight, len(run.rows), random)
         return Selection(drawn[torch.randperm(len(drawn), generator=random)])
@@ -103,53 +91,41 @@ class Auto(Aim, LastLoss):
         judged = bool(choice.forecast.unit)  # else drawing may well be worse
         super()._settle(choice if judged else replace(choice, weights=None))
 
-    def difficulty(self, run: RunInfo) -> float:
-        """Exponent of the loss."""
-        length = (run.epoch + run.round / self.rounds) / max(run.progress, 1e-9)
-        if self._distinct is None:
-            self._distinct = distinct_rows(run.data) or 0
-        length *= run.samples / (self._distinct or run.samples)
-        return 0.5 * min(1.0, max(0.0, (LONG - length) / (LONG - SHORT)))
-
-    def trust(self, run: RunInfo) -> Tensor | float | None:
-        """Probability that each label is right, ``[samples]``; 1 without wrong labels.
-
-        For C classes, of whose labels a share e is replaced by random ones, it is
-        ``max(LEAST, 1 - e / C / p)`` with the label's probability p, by Bayes' rule: p is
-        ``(1 - e) * q + e / C``, where q is that of the true label. e is estimated as the error rate
-        on the surest samples, times C / (C - 1). ``None`` if the model is not trained enough to
-        judge, if its outputs tell no class, or if wrong labels are no random ones.
-        """
-        if self.known is None:
-            return None
-        assert run.labels is not None
-        classes = max(2, int(run.labels.max()) + 1)
-        sure = self.known[0].topk(max(1, round(SURE * run.samples)), sorted=False).indices
-        confidence, correct, probability = self.known[:, sure]
-        wrong = correct == 0
-        error = float(wrong.float().mean())
-        commonest = int(run.labels.unique(return_counts=True)[1].max()) / run.samples
-        if error > CHANCE * (1 - commonest) or confidence.mean() < TRAINED * correct.mean():
-            return None
-        share = error * classes / (classes - 1)
-        if share < NOISE:
-            return 1.0
-        others = (1 - confidence[wrong]).sum() / (classes - 1)
-        likely = probability[wrong].sum() > LIKELY * others
-        if likely or classes == 2:  # of two classes, the other one is no likelier than itself
-            return None
-        of_all = self.known[2].clamp_min(1e-12)
-        return (1 - min(1.0, share) / classes / of_all).clamp(LEAST, 1.0)
-
     def observe(self, visit: Visit) -> None:
-        super().observe(visit)
         if visit.confidence is None or visit.correct is None or visit.label_probability is None:
             return
-        assert self.losses is not None
-        if self.known is None:
-            self.known = torch.zeros(3, len(self.losses), dtype=torch.float32)
+        assert self.known is not None
         facts = (visit.confidence, visit.correct, visit.label_probability)
         self.known[:, visit.index] = torch.stack([part.float() for part in facts])
+
+
+def trust(known: Tensor, labels: Tensor) -> Tensor | None:
+    """Probability that each label is right, ``[samples]``; ``None`` if there is none to doubt.
+
+    For C classes, of whose labels a share e is replaced by random ones, it is ``max(LEAST, 1 - e /
+    C / p)`` with the label's probability p, by Bayes' rule: p is ``(1 - e) * q + e / C``, where q
+    is that of the true label. e is estimated as the error rate on the surest samples, times C / (C
+    - 1). ``None`` also if the model is not trained enough to judge, or if wrong labels are no
+    random ones.
+
+    Args:
+        known: ``[3, samples]``, the confidence, correctness and probability of the label.
+        labels: int64 ``[samples]``.
+    """
+    samples, classes = len(labels), max(2, int(labels.max()) + 1)
+    sure = known[0].topk(max(1, round(SURE * samples)), sorted=False).indices
+    confidence, correct, probability = known[:, sure]
+    wrong = correct == 0
+    error = float(wrong.float().mean())
+    commonest = int(labels.unique(return_counts=True)[1].max()) / samples
+    if error > CHANCE * (1 - commonest) or confidence.mean() < TRAINED * correct.mean():
+        return None
+    share = error * classes / (classes - 1)
+    others = (1 - confidence[wrong]).sum() / (classes - 1)
+    likely = probability[wrong].sum() > LIKELY * others
+    if share < NOISE or likely or classes == 2:  # of two, the other one is no likelier than itself
+        return None
+    return (1 - min(1.0, share) / classes / known[2].clamp_min(1e-12)).clamp(LEAST, 1.0)
 
 
 def can_ask(run: RunInfo) -> bool:
