@@ -138,15 +138,15 @@ class Verdict:
 
     def _reason(self) -> str:
         """Why nothing can be told yet, and what would help."""
-        if self.worth < FEWEST:
-            return (
-                f"; the test rows are worth about {self.worth:.0f} independent ones, and a verdict"
-                f" needs {FEWEST}: test on more"
-            )
         if not self.scores_counted:
             return (
                 "; scores not counted, so nothing can be told at equal cost: give the policy cost=,"
                 " the FLOPs that computing them took"
+            )
+        if self.worth < FEWEST:
+            return (
+                f"; the test rows are worth about {self.worth:.0f} independent ones, and a verdict"
+                f" needs {FEWEST}: test on more"
             )
         if self.n < 2:
             return "; one seed has no interval, so add seeds" * self.n

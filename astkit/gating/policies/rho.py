@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from astkit.gating.controllers import check_number
-from astkit.gating.policies.given import check_cost, check_values
-from astkit.gating.policy import Policy, PolicyCard, Scored, Selection
+from astkit.gating.policies.given import check_cost, check_length, check_values
+from astkit.gating.policy import Policy, PolicyCard, RunInfo, Scored, Selection
 
 
 class Rho(Policy):
@@ -33,6 +33,9 @@ class Rho(Policy):
     def __init__(self, holdout_losses: Any, rate: float = 0.1, cost: float | None = None) -> None:
         self.holdout_losses = check_values("holdout_losses", holdout_losses)
         self.rate, self.cost = check_number("rate", rate), check_cost(cost)
+
+    def check(self, run: RunInfo) -> None:
+        check_length("holdout_losses", self.holdout_losses, run.samples)
 
     def choose(self, batch: Scored) -> Selection:
         assert batch.index is not None

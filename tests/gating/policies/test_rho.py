@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from astkit.gating.policies.rho import Rho
-from tests.gating.policies.recorded import linear
+from tests.gating.policies.recorded import info, linear
 
 X = torch.randn(48, 6, generator=torch.Generator().manual_seed(0))
 Y = (X[:, :3] + 0.3 * X[:, 3:]).argmax(1)
@@ -34,3 +34,5 @@ def test_rows_without_a_holdout_loss_count_as_zero() -> None:
 def test_too_few_holdout_losses_are_refused() -> None:
     with pytest.raises(ValueError, match=r"holdout_losses has 40 numbers, but .* rows 36 to 47: "):
         Rho(HELD[:40])(linear(), X[36:], Y[36:], torch.arange(36, 48))
+    with pytest.raises(ValueError, match="holdout_losses has 40 numbers, but the data set has 60"):
+        Rho(HELD[:40]).check(info(0))
