@@ -74,13 +74,16 @@ class PolicyTrainer(Trainer):
         self._iteration: dict[str, Any] | None = None
         config = getattr(self.model, "config", None)
         self.labels_are_inputs = getattr(config, "is_encoder_decoder", False)
+        regression = getattr(config, "problem_type", None) == "regression"
+        # without another problem_type, a model with one label is one of a regression
+        self.classes = False if regression or getattr(config, "num_labels", 2) == 1 else None
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         loader: DataLoader[Any] = super().get_train_dataloader()
         policy, rows = self.policy, loader.dataset
         if overrides(policy, "plan"):
             target = None if isinstance(self.eval_dataset, Mapping) else self.eval_dataset
-            sampler = policy.sampler(rows, epochs=1, validation=target)
+            sampler = policy.sampler(rows, epochs=1, validation=target, classes=self.classes)
         elif policy.needs_index:
             sampler = policy._sampler = PolicySampler(policy, indexed(rows), epochs=1)
         else:

@@ -233,6 +233,21 @@ def test_a_policy_is_given_the_data_of_evaluation(tmp_path: Path) -> None:
         assert trainer.policy._sampler.epoch.facts["target"] is target
 
 
+def test_whole_numbers_of_a_regression_are_no_classes_for_a_policy(tmp_path: Path) -> None:
+    for changes, classes in (
+        ({}, None),
+        ({"num_labels": 1}, False),
+        ({"num_labels": 3, "problem_type": "regression"}, False),
+        ({"num_labels": 3, "problem_type": "single_label_classification"}, None),
+    ):
+        model = language_model()
+        for name, value in changes.items():
+            setattr(model.config, name, value)
+        trainer = trainer_of(RandomSubset(0.5), tmp_path, model, texts(padded=True))
+        trainer.get_train_dataloader()
+        assert trainer.policy._sampler.epoch.facts["classes"] is classes
+
+
 def test_refusals(tmp_path: Path) -> None:
     model = language_model()
     data = texts(padded=False)
