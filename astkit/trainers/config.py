@@ -51,9 +51,9 @@ class TrainConfig:
             scale, for accelerators without bf16).
         channels_last: use NHWC memory format for images and convolutions.
         compile: use torch.compile for the training pass.
-        graphs: record steps of each shape as a CUDA graph and replay them (experimental); "auto"
-            where a step is so short that launching its kernels takes longer than they do, in place
-            of ``compile``. See docs/speed.md.
+        graphs: record steps of each shape as a CUDA graph and replay them; "auto" where a step is
+            so short that launching its kernels takes longer than they do, in place of ``compile``.
+            See docs/speed.md.
         batch_size: rows per batch; ``None`` keeps the loader's.
         micro_batch: rows per forward pass; ``None`` for the whole batch. Halved after an
             out-of-memory error; without BatchNorm the gradients do not change.
@@ -144,7 +144,8 @@ def fast_rules(device: str | torch.device = "auto") -> list[Rule]:
     return [
         Rule("precision", "bf16" if half else "fp32", f"{kind} {why} bf16 instructions"),
         Rule("channels_last", True, "convolutions are faster in this order of memory"),
-        Rule("compile", kind == "cuda", "kernels are fused; on a CPU compiling takes too long"),
+        Rule("graphs", kind == "cuda", "a recorded step is launched at once, and needs CUDA"),
+        Rule("compile", False, "on a GPU recorded steps are faster; on a CPU it takes too long"),
         Rule("keep_memory", kept, "glibc would return and zero freed memory at every step"),
     ]
 

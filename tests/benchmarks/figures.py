@@ -30,7 +30,8 @@ RATIOS = "tests/benchmarks/results.json"
 LATTICE = "tests/benchmarks/lattice.json"
 LOGIC = "tests/benchmarks/logic_ca.json"
 PUBLISHED = "tests/benchmarks/published.json"
-GPU = "tests/benchmarks/gpu.json"
+GPU = "notebooks/results/gpu.json"
+GPU_EARLIER = "tests/benchmarks/gpu_origin.json"
 GATE, BY_SAMPLE = "batched gate", "sample by sample, per sample"
 
 Report = Mapping[str, Any]
@@ -107,11 +108,15 @@ def vit_epoch(report: Report) -> Measured:
     return text, part["ratio"]["n"]
 
 
-def joules_saved(report: Report) -> Measured:
-    """Share of the board's joules that the gate saves in a batch."""
-    parts = {name: report["parts"][f"joules, {name}"] for name in ("simple_cnn", "simplified_vit")}
-    said = [f"{part['saved']:.0%} {name}" for name, part in parts.items()]
-    return f"{', '.join(said)}, a batch, {device(report)}", 1
+def joules_saved(said: str, report: Report) -> Measured:
+    """Share of the board's joules that the gate saves in a batch, by network."""
+    found = {
+        name.split(", ")[1]: part["saved"]
+        for name, part in report["parts"].items()
+        if name.startswith("joules") and "saved" in part
+    }
+    shares = ", ".join(f"{saved:.0%} {name}" for name, saved in found.items())
+    return f"{shares}, {said}, {device(report)}", 1
 
 
 def accuracy_gap(report: Report) -> Measured:
@@ -287,13 +292,15 @@ _BUSY = "01: score loss, single batches, a busy machine"
 _BOARD = "05: Life, 3x3 cells in 1 step; here 16x16 in 20"
 _SMALL = "04: 1 sample of 4x4 cells; here 16 of 12x12"
 _STOP = "04: no stragglers; here 5 % of the flows, made to take 50 steps"
+_JOULES = partial(joules_saved, "a batch, both fast")
+_JOULES_PLAIN = partial(joules_saved, "a batch, both plain")
 _EVERY = partial(switch, "all that auto picks")
 _EFFECTIVE = partial(effective, "accumulation, 2 x 64")
 
 FIGURES: tuple[Figure, ...] = (
-    Figure("sample by sample, an epoch, ViT", "228 s", GPU, vit_epoch),
+    Figure("sample by sample, an epoch, ViT", "228 s", GPU_EARLIER, vit_epoch),
     Figure("sample by sample, an epoch, CNN", "167 s", DIGITS, partial(epoch, BY_SAMPLE), _CIFAR),
-    Figure("batched over sample by sample, ViT", "11-15x", GPU, vit_over_batched),
+    Figure("batched over sample by sample, ViT", "11-15x", GPU_EARLIER, vit_over_batched),
     Figure("batched over sample by sample, CNN", "14-20x", RATIOS, over_batched, _BUSY),
     Figure("batched, same decisions", "same", DIGITS, same_decisions),
     Figure("batched minus sample by sample, accuracy", "no loss", DIGITS, accuracy_gap),
@@ -301,7 +308,8 @@ FIGURES: tuple[Figure, ...] = (
     Figure("threshold", "0.42-0.58", CIFAR10, partial(span, "threshold", ".2f")),
     Figure("epochs with loss 0", "never", CIFAR10, least_loss),
     Figure("energy saved", "89.6 % (units)", CIFAR10, energy_saved),
-    Figure("energy saved, joules", "not measured", GPU, joules_saved),
+    Figure("energy saved, joules, 512 rows", "not measured", GPU, _JOULES),
+    Figure("energy saved, joules, 128 rows", "not measured", GPU_EARLIER, _JOULES_PLAIN),
     Figure("validation accuracy", "61.2 %", CIFAR10, partial(gate, "val_accuracy")),
     Figure("activation rate", "10.4 %", CIFAR10, partial(gate, "rate")),
     Figure("an epoch", "15.9 s", CIFAR10, partial(epoch, GATE)),

@@ -30,6 +30,15 @@ from tests.benchmarks import distributed as bytes_added
 from tests.benchmarks import figures, optimal_rate, origin, tasks
 from tests.benchmarks import suspects as wrong_labels
 from tests.benchmarks.bench import HERE, RESULTS, ROOT, markdown
+from tests.benchmarks.gpu_tables import (
+    gpu_compiled,
+    gpu_gains,
+    gpu_graphs,
+    gpu_ratios,
+    gpu_steps,
+    joules,
+    joules_picture,
+)
 
 LARGE = ("large lattice, contrast", "large bypass, contrast")
 SHOWN = ("lattice", "bypass", *LARGE, "negative control")
@@ -74,7 +83,14 @@ PICTURES = {
     "07": ("suspects_picture = suspects.picture()", (0.1, 0.1, 0.8, 0.72)),
 }
 """The cell whose first picture is the thumbnail of a notebook, and the part of it that is shown."""
-CHANGED = ("01_cifar10_simple_cnn.json", "lattice_learning.json", "gpu.json")
+CHANGED = (
+    "01_cifar10_simple_cnn.json",
+    "lattice_learning.json",
+    "gpu.json",
+    "gpu_compiled.json",
+    "gpu_graphs.json",
+    "gpu_origin.json",
+)
 """Results measured with local changes, which the stamps below their tables say."""
 
 Report = dict[str, Any]
@@ -247,9 +263,9 @@ def speed() -> str:
     return f"{_ratios(report)} · {libraries}"
 
 
-def gpu() -> str:
-    """Ratios of calls that took turns on a GPU, and joules of a batch."""
-    report = read(HERE / "gpu.json")
+def gpu_earlier() -> str:
+    """Ratios of calls that took turns on a GPU, and joules of a batch, of an earlier commit."""
+    report = read(HERE / "gpu_origin.json")
     parts, stated = report["parts"], {"bound": None}
     ratios = {
         f"simple_cnn, {way}: fp32 / bf16, compiled": ratio
@@ -260,9 +276,9 @@ def gpu() -> str:
     said = []
     for name in [name for name in parts if name.startswith("joules")]:
         part, each = parts[name], []
-        for way, joules in part["joules_a_batch"].items():
+        for way, taken in part["joules_a_batch"].items():
             seconds = part["readings"][way]["window_s"] / part["steps"][way]
-            each.append(f"{way} {joules:.2f} J and {1000 * seconds:.1f} ms")
+            each.append(f"{way} {taken:.2f} J and {1000 * seconds:.1f} ms")
         said.append(f"- a batch of {name.removeprefix('joules, ')}: {', '.join(each)}")
     table = _ratios({**report, "figures": parts["overhead"]["figures"] + more})
     return "\n".join([*said, "", table])
@@ -441,7 +457,22 @@ def suspects_found() -> str:
 FILES: dict[str, tuple[Callable[[], str], ...]] = {
     "README.md": (gains, suspects, notebooks),
     "docs/compare.md": (suspects_found,),
-    "docs/measured.md": (digits, cifar10, package, benchmarks, speed, gpu, scores, claims),
+    "docs/energy.md": (joules,),
+    "docs/speed.md": (gpu_gains,),
+    "docs/measured.md": (
+        digits,
+        cifar10,
+        package,
+        benchmarks,
+        speed,
+        gpu_steps,
+        gpu_ratios,
+        gpu_compiled,
+        gpu_graphs,
+        gpu_earlier,
+        scores,
+        claims,
+    ),
     "docs/systems.md": (lattice, logic_ca),
     "docs/distributed.md": (distributed,),
     "docs/kaggle.md": (exports,),
@@ -466,5 +497,6 @@ def fill(name: str, text: str) -> str:
 if __name__ == "__main__":
     for number in NOTEBOOKS:
         files.write_atomic(ROOT / "docs" / "static" / f"{number}.png", thumbnail(number))
+    files.write_atomic(ROOT / "docs" / "static" / "joules.png", joules_picture().png())
     for name in FILES:
         files.write_atomic(ROOT / name, fill(name, (ROOT / name).read_text()))

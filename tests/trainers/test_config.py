@@ -90,6 +90,14 @@ def test_fast_changes_nothing_that_is_learned() -> None:
         TrainConfig.fast(momentum=0.9)
 
 
+def test_fast_records_steps_with_cuda_and_compiles_nowhere(monkeypatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: True)
+    fast = TrainConfig.fast(device="cuda")
+    assert (fast.precision, fast.channels_last, fast.graphs) == ("bf16", True, True)
+    assert TrainConfig.fast(device="cpu").graphs is False
+    assert [TrainConfig.fast(device=kind).compile for kind in ("cuda", "cpu")] == [False] * 2
+
+
 @given(st.floats(0, 1), st.floats(0, 0.99))
 def test_the_factor_is_the_schedule_after_a_ramp(progress: float, warmup: float) -> None:
     config = TrainConfig(warmup=warmup, schedule=lambda progress: 2 - progress)
