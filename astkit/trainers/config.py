@@ -145,7 +145,7 @@ def fast_rules(device: str | torch.device = "auto") -> list[Rule]:
         Rule("precision", "bf16" if half else "fp32", f"{kind} {why} bf16 instructions"),
         Rule("channels_last", True, "convolutions are faster in this order of memory"),
         Rule("graphs", kind == "cuda", "a recorded step is launched at once, and needs CUDA"),
-        Rule("compile", False, "on a GPU recorded steps are faster; on a CPU it takes too long"),
+        Rule("compile", False, "graphs are faster on a GPU; on a CPU it takes too long"),
         Rule("keep_memory", kept, "glibc would return and zero freed memory at every step"),
     ]
 
