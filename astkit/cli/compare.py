@@ -10,6 +10,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
+from astkit.checks import check_count
 from astkit.cli import add_command, say
 from astkit.names import REGISTRIES
 
@@ -59,8 +60,7 @@ def run(options: argparse.Namespace) -> None:
     """Compare, and print the verdicts and the table."""
     from astkit.comparison.compare import compare
 
-    if options.seeds < 1:
-        raise ValueError(f"--seeds is {options.seeds}: give 1 or more")
+    check_count("--seeds", options.seeds)
     options.resumes = options.out is not None
     task = _task(options)
     task["policies"] = [_policy(text) for text in options.policies]

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from astkit.checks import check_count
 from astkit.cli import add_command, say
 
 MORE = """\
@@ -45,8 +46,8 @@ def run(options: argparse.Namespace) -> None:
     from astkit.gating.policies import aim
     from astkit.gating.policies.draws import draw_systematic
 
-    if options.rows is not None and options.rows < 1:
-        raise ValueError(f"--rows is {options.rows}: give 1 or more")
+    if options.rows is not None:
+        check_count("--rows", options.rows)
     if options.out.resolve() in (options.pool.resolve(), options.target.resolve()):
         raise ValueError(f"--out is {options.out}, which is read: name another file")
     pool, target, lines, names = read(options.pool, options.target, options.label)

@@ -20,9 +20,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Subset
 
 from astkit import rng
+from astkit.checks import check_count
 from astkit.datasets.facts import class_labels, inside
 from astkit.files import plain_values, write_atomic
-from astkit.gating.controllers import check_count
 
 if TYPE_CHECKING:
     import pandas as pd

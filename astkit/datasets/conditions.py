@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from astkit import rng
+from astkit.checks import PART, check_count, check_number
 from astkit.datasets.images import Images
 from astkit.datasets.sources import stratified
 from astkit.datasets.texts import PROSE, documentation, encoded, pinned_prose, read_text
@@ -157,8 +158,7 @@ def condition(
         raise ValueError(
             f"condition {name!r} is {'' if of_images else 'not '}made of images: {remedy}"
         )
-    if target < 0:
-        raise ValueError(f"target is {target}: give a number of rows, 0 or more")
+    check_count("target", target, least=0)
     if train is None:
         made: Condition = make(seed, target, **options)
         return made
@@ -320,8 +320,7 @@ def human_labels(
 
 def mislabelled(labels: Tensor, share: float, seed: int) -> Tensor:
     """Int64 ``[N]`` ``labels``, of which ``round(share * N)`` random ones are another class."""
-    if not 0 <= share <= 1:
-        raise ValueError(f"share is {share}: give a number from 0 to 1")
+    check_number("share", share, PART)
     classes, place = labels.unique(return_inverse=True)
     rows = rng.permutation(len(labels), seed, "wrong labels")[: round(share * len(labels))]
     if len(rows) and len(classes) < 2:
@@ -371,8 +370,7 @@ def irrelevant_text(
     sequences, or as many as the text suffices for. Inputs are int64 ``[N, LENGTH]``, targets alike:
     the characters that follow.
     """
-    if not 0 < share <= 1:
-        raise ValueError(f"share is {share}: give a number above 0, up to 1")
+    check_number("share", share)
     text = documentation() if path is None else read_text(path)
     (wanted, other), size = encoded(text, pinned_prose())
     rows = _sequences(wanted, seed, "wanted")

@@ -33,6 +33,7 @@ from torch.utils.data import (
 )
 
 from astkit import distributed
+from astkit.checks import check_count
 from astkit.datasets.batch import Batch, as_batch
 from astkit.datasets.images import Images
 from astkit.datasets.mapped import MappedImages
@@ -135,13 +136,7 @@ class Loader:
 
         Raises ``ValueError`` if it is not positive, or if ``drop_last`` would leave no batch.
         """
-        given = batch_size
-        try:
-            batch_size = operator.index(given)
-        except TypeError:
-            batch_size = 0
-        if batch_size < 1:
-            raise ValueError(f"batch_size is {given!r}; pass a whole number, 1 or more.")
+        batch_size = check_count("batch_size", batch_size)
         if self.drop_last and self.num_samples < batch_size:
             raise ValueError(
                 f"drop_last leaves no batch: batch_size is {batch_size}, and the data have "

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from numbers import Real
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,29 +12,7 @@ from torch import Tensor
 from torch import distributed as dist
 
 from astkit import distributed
-
-RULES: dict[str, Callable[[float], bool]] = {  # comparisons also reject NaN
-    "a number above 0": lambda value: 0 < value < math.inf,
-    "a number of 0 or more": lambda value: 0 <= value < math.inf,
-    "a share above 0 and at most 1": lambda value: 0 < value <= 1,
-    "a share of 0 or more and below 1": lambda value: 0 <= value < 1,
-    "a share of 0 or more and at most 1": lambda value: 0 <= value <= 1,
-}
-ABOVE_0, FROM_0, RATE, SHARE, PART = RULES
-
-
-def check_number(name: str, value: float, rule: str = RATE) -> float:
-    """``value`` as a float; ``ValueError`` unless it follows the ``rule``, one of `RULES`."""
-    if not isinstance(value, Real) or not RULES[rule](float(value)):
-        raise ValueError(f"{name} is {value!r:.60}: give {rule}")
-    return float(value)
-
-
-def check_count(name: str, value: int, least: int = 1) -> int:
-    """``value``; ``ValueError`` unless it is a whole number of ``least`` or more."""
-    if not isinstance(value, Real) or value % 1 or value < least:
-        raise ValueError(f"{name} is {value!r:.60}: give a whole number of {least} or more")
-    return int(value)
+from astkit.checks import ABOVE_0, FROM_0, PART, RATE, check_number
 
 
 class Controller(ABC):

@@ -17,9 +17,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Sampler
 
 from astkit import distributed, rng
+from astkit.checks import ABOVE_0, check_number
 from astkit.datasets.facts import class_labels
 from astkit.datasets.loader import BatchSource
-from astkit.gating.controllers import ABOVE_0, check_number
 from astkit.gating.selection import Selection, checked
 
 Features = Callable[[Tensor, str], Tensor]

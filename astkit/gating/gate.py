@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from astkit import distributed, rng
+from astkit.checks import check_count, check_number
 from astkit.datasets.batch import tensors
-from astkit.gating.controllers import Controller, TopK, check_count, check_number
+from astkit.gating.controllers import Controller, TopK
 from astkit.gating.losses import Criterion, shown
 from astkit.gating.policy import Policy, PolicyCard, Scored, Selection
 from astkit.gating.scores import ContextScore, Score, named_score, score_rows

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from astkit import distributed
+from astkit.checks import check_count
 from astkit.datasets.batch import call, check_index
-from astkit.gating.controllers import check_count
 from astkit.gating.epoch import PolicySampler
 from astkit.gating.epoch import RunInfo as RunInfo
 from astkit.gating.losses import Criterion, check_unshifted, class_outputs, cross_entropy_rows

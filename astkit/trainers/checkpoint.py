@@ -26,8 +26,8 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from astkit import distributed
+from astkit.checks import FROM_0, check_count, check_number
 from astkit.files import write_atomic
-from astkit.gating.controllers import check_count
 
 PATIENCE = 6.0  # seconds; loader workers exit after their parent process dies
 _NAME = re.compile(r"\d+_step\d+\.json")
@@ -68,9 +68,7 @@ class Checkpoints:
     ) -> None:
         self.folder, self.compress = Path(folder).expanduser(), compress
         self.every = None if every is None else check_count("every", every)
-        if not (isinstance(pause, int | float) and pause >= 0):
-            raise ValueError(f"pause is {pause!r}: give a number of seconds, 0 or more")
-        self.pause = pause
+        self.pause = check_number("pause", pause, FROM_0)
         self.keep = check_count("keep", keep)
         self._lock = FileLock(self.folder / ".lock", thread_local=False)
         self._number = 0

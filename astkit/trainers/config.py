@@ -6,11 +6,20 @@ import math
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from numbers import Integral, Real
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import torch
 
+from astkit.checks import (
+    ABOVE_0,
+    FROM_0,
+    RATE,
+    SHARE,
+    Limit,
+    check_count,
+    check_number,
+    check_settings,
+)
 from astkit.profiling.ledger import Ledger
 from astkit.stamp import stamp
 
@@ -88,21 +97,16 @@ class TrainConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, (kind, least, below, remedy) in _RANGES.items():
-            value = getattr(self, name)
-            if value is None and name in _OPTIONAL:
-                continue
-            if not least <= (number := _number(value, kind)) < below:
-                raise ValueError(f"{name} is {value!r}: give {remedy}")
-            object.__setattr__(self, name, number)
-        for name, (choices, remedy) in _CHOICES.items():
-            value = getattr(self, name)
-            if name == "schedule" and callable(value):
-                factors = [value(progress) for progress in (0.0, 0.5, 1.0)]
-                if not all(0 <= _factor(each) < math.inf for each in factors):
-                    raise ValueError(f"{name} gives {factors} at 0, 0.5 and 1: return 0 or more")
-            elif not isinstance(value, str | bool) or value not in choices:
-                raise ValueError(f"{name} is {value!r}: give {remedy}")
+        check_settings(self, _LIMITS, _OPTIONAL)
+        if callable(self.schedule):
+            factors = [self.schedule(progress) for progress in (0.0, 0.5, 1.0)]
+            if not all(0 <= _factor(each) < math.inf for each in factors):
+                raise ValueError(f"schedule gives {factors} at 0, 0.5 and 1: return 0 or more")
+        elif not isinstance(self.schedule, str) or self.schedule not in SCHEDULES:
+            raise ValueError(
+                f"schedule is {self.schedule!r}: give cosine, constant, or a function of the"
+                " progress in [0, 1]"
+            )
 
     @property
     def peak_lr(self) -> float:
@@ -174,11 +178,11 @@ class Budget:
                 " flops and seconds"
             )
         for name, limit in limits.items():
-            if not 0 < _number(limit) < math.inf:
-                raise ValueError(f"budget {name} is {limit!r}: give a positive, finite number")
-            if name == "steps" and not isinstance(limit, Integral):
-                raise ValueError(f"budget steps is {limit!r}: give a whole number")
-            object.__setattr__(self, name, _number(limit))
+            if name == "steps":
+                value: float = check_count("budget steps", limit)
+            else:
+                value = check_number(f"budget {name}", limit, ABOVE_0)
+            object.__setattr__(self, name, value)
 
     def spent(self, epochs: float, ledger: Ledger, steps: int = 0) -> float:
         """Fraction of the budget spent after ``epochs`` epochs and ``steps`` batches, in [0, 1].
@@ -209,22 +213,6 @@ def _factor(value: Any) -> float:
         return math.nan
 
 
-def _number(value: Any, kind: type = Real) -> int | float:
-    """``value`` as Python's own number, which a checkpoint can hold; NaN for other types."""
-    known = isinstance(value, kind) and not isinstance(value, bool)
-    if not known:
-        return math.nan
-    return int(value) if isinstance(value, Integral) else float(value)
-
-
-def check_types(**arguments: tuple[Any, Any]) -> None:
-    """Raise ``ValueError`` for an argument that is not of its type: ``name=(value, type)``."""
-    for name, (value, kind) in arguments.items():
-        if not isinstance(value, kind):
-            first = next(iter(get_args(kind)), kind)
-            raise ValueError(f"{name} is {value!r:.60}: pass a {first.__name__}")
-
-
 def choose_device(device: str | torch.device = "auto") -> torch.device:
     """The given device; for "auto" the available accelerator (CUDA, MPS, XPU), else the CPU."""
     if str(device) != "auto":
@@ -235,29 +223,23 @@ def choose_device(device: str | torch.device = "auto") -> torch.device:
     return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
 
 
-_ABOVE_0 = sys.float_info.min
-_COUNT = (Integral, 1, math.inf, "a whole number, 1 or more")
-_RANGES: dict[str, tuple[type, float, float, str]] = {
-    "lr": (Real, _ABOVE_0, math.inf, "a learning rate above 0, such as 0.001"),
-    "weight_decay": (Real, 0, math.inf, "0 or more, such as 0.01"),
-    "clip_norm": (Real, _ABOVE_0, math.inf, "a norm above 0, or None for none"),
-    "warmup": (Real, 0, 1, "a share of the budget in [0, 1)"),
-    "validation_fraction": (Real, _ABOVE_0, math.nextafter(1, 2), "a share in (0, 1]"),
-    "batch_size": _COUNT,
-    "micro_batch": _COUNT,
-    "accumulation_steps": _COUNT,
-    "threads": _COUNT,
-    "report_every": _COUNT,
-    "seed": (Integral, 0, math.inf, "a whole number, 0 or more"),
-}
-"""Type of a setting, its least value, the first one that is too large, and what to give."""
-_OPTIONAL = ("lr", "clip_norm", "batch_size", "micro_batch", "threads")  # may be None
-_SWITCH = ((True, False), "True or False")
-_CHOICES: dict[str, tuple[tuple[Any, ...], str]] = {
-    "schedule": (tuple(SCHEDULES), "cosine, constant, or a function of the progress in [0, 1]"),
-    "precision": (("fp32", "bf16", "fp16"), "fp32, bf16 or fp16"),
+_SWITCH = (True, False)
+_LIMITS: dict[str, Limit] = {
+    "lr": ABOVE_0,
+    "weight_decay": FROM_0,
+    "clip_norm": ABOVE_0,
+    "warmup": SHARE,
+    "precision": ("fp32", "bf16", "fp16"),
     "channels_last": _SWITCH,
     "compile": _SWITCH,
-    "graphs": ((True, False, "auto"), "True, False or auto"),
+    "graphs": (True, False, "auto"),
+    "batch_size": 1,
+    "micro_batch": 1,
+    "accumulation_steps": 1,
+    "threads": 1,
     "keep_memory": _SWITCH,
+    "validation_fraction": RATE,
+    "report_every": 1,
+    "seed": 0,
 }
+_OPTIONAL = ("lr", "clip_norm", "batch_size", "micro_batch", "threads")  # may be None

@@ -17,11 +17,11 @@ from torch import Tensor
 from torch.utils.data.distributed import DistributedSampler
 
 from astkit import distributed
+from astkit.checks import check_types
 from astkit.datasets import BatchSource
 from astkit.datasets.batch import Batch, count_rows, map_tensors, tensors
 from astkit.datasets.foreign import parts_of
 from astkit.gating.losses import class_outputs, row_losses, singles
-from astkit.trainers.config import check_types
 
 
 @runtime_checkable

@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from astkit import distributed, rng, system
+from astkit.checks import check_types
 from astkit.datasets import BatchSource, Loader, as_loader
 from astkit.datasets.batch import Batch
 from astkit.datasets.facts import read_alike
@@ -30,7 +31,7 @@ from astkit.profiling.flops import BatchFlops, FlopCache, RowFlops, count_flops,
 from astkit.profiling.ledger import Ledger, synchronizer
 from astkit.trainers.batches import Batches
 from astkit.trainers.checkpoint import Checkpoints
-from astkit.trainers.config import Budget, TrainConfig, check_types, choose_device
+from astkit.trainers.config import Budget, TrainConfig, choose_device
 from astkit.trainers.evaluation import Evaluation, Measured, Metrics, as_metrics, check_undivided
 from astkit.trainers.fingerprint import check_same, describe, describe_weights, first_batch
 from astkit.trainers.first_batch import (

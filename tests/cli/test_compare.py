@@ -111,7 +111,7 @@ def test_mistakes_are_one_line(capsys, tmp_path, monkeypatch):
         (["--policies", "gate:seed=1,seed=2"], "--policies gate:seed=1,seed=2 gives seed twice"),
         (["--policies", "gate:name=random"], "--policies gate:name=random gives name twice"),
         (["--epochs", "nan"], "budget epochs is nan"),
-        (["--seeds", "-2"], "--seeds is -2: give 1 or more"),
+        (["--seeds", "-2"], "--seeds is -2: give a whole number of 1 or more"),
         (["-o", __file__], f"out is {__file__}, which is a file: name a folder"),
         (["--images", "nowhere"], "No class folders with"),
     ):

@@ -114,7 +114,7 @@ def test_it_refuses_in_one_sentence(tmp_path: Path, capsys) -> None:
         ((many, "--target", many, "--label", "row"), "'row' has 120 classes, more than 100"),
         ((lines, "--target", lines), "has the line '{\"words\": 1}': give objects"),
         ((lines, "--target", lines, "--label", "text"), "only a .csv has columns"),
-        ((pool, "--target", small, "--rows", "0"), "--rows is 0: give 1 or more"),
+        ((pool, "--target", small, "--rows", "0"), "--rows is 0: give a whole number of 1 or more"),
         ((tmp_path / "out.csv", "--target", small), "out.csv, which is read: name another file"),
     ):
         assert sentence in refused(capsys, "select", *arguments, "--out", tmp_path / "out.csv")

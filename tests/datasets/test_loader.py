@@ -467,8 +467,8 @@ def test_unusable_items_and_arguments():
             passes(Loader(data, 4))
     for changes, words in (
         ({"batch_size": 0}, "batch_size is 0"),
-        ({"batch_size": 2.5}, "batch_size is 2.5; pass a whole number"),
-        ({"batch_size": "4"}, "batch_size is '4'; pass a whole number"),
+        ({"batch_size": 2.5}, "batch_size is 2.5: give a whole number"),
+        ({"batch_size": "4"}, "batch_size is '4': give a whole number"),
         (
             {"normalize": 0.5},
             r"normalize is 0.5; pass \(mean, std\), each a number",

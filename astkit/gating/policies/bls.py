@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from astkit.gating.controllers import SHARE, check_number
+from astkit.checks import SHARE, check_number
 from astkit.gating.policies.infobatch import InfoBatch
 from astkit.gating.policy import PolicyCard, Visit
 

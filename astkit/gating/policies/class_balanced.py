@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from astkit import rng
-from astkit.gating.controllers import check_number
+from astkit.checks import check_number
 from astkit.gating.policies.last_loss import labels_of_run
 from astkit.gating.policy import Policy, PolicyCard, RunInfo, Selection
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from astkit.gating.controllers import FROM_0, check_number
+from astkit.checks import FROM_0, check_number
 
 
 def check_values(name: str, values: Any) -> Tensor:

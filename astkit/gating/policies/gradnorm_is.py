@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from astkit import rng
-from astkit.gating.controllers import SHARE, check_count, check_number
+from astkit.checks import SHARE, check_count, check_number
 from astkit.gating.policy import Policy, PolicyCard, Scored, Selection
 from astkit.gating.scores import gradient_norm
 

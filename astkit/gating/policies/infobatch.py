@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from astkit import rng
-from astkit.gating.controllers import PART, check_number
+from astkit.checks import PART, check_number
 from astkit.gating.policies.last_loss import LastLoss, ending
 from astkit.gating.policy import PolicyCard, RunInfo, Selection
 

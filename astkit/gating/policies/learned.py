@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from astkit import rng
-from astkit.gating.controllers import check_number
+from astkit.checks import check_number
 from astkit.gating.policies.draws import draw_weighted
 from astkit.gating.policies.last_loss import check_samples
 from astkit.gating.policy import Policy, PolicyCard, RunInfo, Selection, Visit

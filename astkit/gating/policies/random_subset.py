@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from astkit import rng
-from astkit.gating.controllers import check_number
+from astkit.checks import check_number
 from astkit.gating.policy import Policy, PolicyCard, RunInfo, Selection
 
 

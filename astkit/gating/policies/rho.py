@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from astkit.gating.controllers import check_number
+from astkit.checks import check_number
 from astkit.gating.policies.given import check_cost, check_length, check_values
 from astkit.gating.policy import Policy, PolicyCard, RunInfo, Scored, Selection
 

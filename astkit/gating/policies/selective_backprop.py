@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from astkit import rng
-from astkit.gating.controllers import PART, check_count, check_number
+from astkit.checks import PART, check_count, check_number
 from astkit.gating.policies.draws import draw_weighted
 from astkit.gating.policy import Policy, PolicyCard, RunInfo, Scored, Selection
 

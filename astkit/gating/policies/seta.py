@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from astkit import rng
-from astkit.gating.controllers import PART, check_count, check_number
+from astkit.checks import PART, check_count, check_number
 from astkit.gating.policies.last_loss import LastLoss, ending
 from astkit.gating.policy import PolicyCard, RunInfo, Selection
 

@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from astkit.gating.controllers import check_number
+from astkit.checks import check_choice, check_number
 from astkit.gating.policies.given import check_cost, check_finite, check_length, check_values
 from astkit.gating.policy import Policy, PolicyCard, RunInfo, Selection
 
@@ -35,8 +35,7 @@ class Subset(Policy):
     ) -> None:
         self.scores = check_finite("scores", check_values("scores", scores))
         self.rate, self.cost = check_number("rate", rate), check_cost(cost)
-        if keep not in get_args(Keep):
-            raise ValueError(f"keep is {keep!r}: give one of {', '.join(get_args(Keep))}")
+        check_choice("keep", keep, get_args(Keep))
         self.keep = keep
 
     def plan(self, run: RunInfo) -> Selection:

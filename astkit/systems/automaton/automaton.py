@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from astkit import rng
+from astkit.checks import check_choice, check_number
 
 Boundary = Literal["periodic", "zero"]
 
@@ -108,11 +109,8 @@ class LogicCAConfig:
 
 def check_grid(boundary: object, fire_rate: object) -> None:
     """Raise ``ValueError`` for a boundary that is unknown, or a share outside (0, 1]."""
-    if boundary not in get_args(Boundary):
-        known = ", ".join(get_args(Boundary))
-        raise ValueError(f"boundary is {boundary!r}: choose one of {known}")
-    if not isinstance(fire_rate, float | int) or not 0 < fire_rate <= 1:
-        raise ValueError(f"fire_rate is {fire_rate!r}: give a share in (0, 1]")
+    check_choice("boundary", boundary, get_args(Boundary))
+    check_number("fire_rate", fire_rate)
 
 
 def check_rollout(

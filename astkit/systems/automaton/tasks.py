@@ -11,10 +11,14 @@ from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from astkit import rng
+from astkit.checks import FROM_0, PART, Limit, check_settings
 from astkit.datasets import BatchSource, Loader
 from astkit.datasets.batch import Batch
-from astkit.gating.controllers import FROM_0, PART, check_count, check_number
 from astkit.systems.automaton.automaton import LogicCAConfig
+
+COUNTS = ("height", "width", "steps", "batch_size", "iterations", "every", "held_out")
+LIMITS: dict[str, Limit] = {**dict.fromkeys(COUNTS, 1), "weight_decay": FROM_0, "hard_share": PART}
+"""What the settings of a task have to be, see `check_settings`."""
 
 
 @dataclass(frozen=True)
@@ -48,10 +52,7 @@ class Task:
     held_out: int = 16
 
     def __post_init__(self) -> None:
-        for name in ("height", "width", "steps", "batch_size", "iterations", "every", "held_out"):
-            object.__setattr__(self, name, check_count(name, getattr(self, name)))
-        check_number("weight_decay", self.weight_decay, FROM_0)
-        check_number("hard_share", self.hard_share, PART)
+        check_settings(self, LIMITS)
         if self.kind == "life" and (self.height, self.width, self.steps) != (3, 3, 1):
             raise ValueError(
                 f"height, width and steps are {self.height}, {self.width} and {self.steps}, but"

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from astkit import distributed
+from astkit.checks import check_count
 from astkit.datasets import as_loader
 from astkit.datasets.batch import Batch, join
 from astkit.gating import evaluating
-from astkit.gating.controllers import check_count
 from astkit.profiling.flops import BatchFlops, PassFlops
 from astkit.systems.automaton.automaton import LogicCA
 from astkit.systems.automaton.gradients import (

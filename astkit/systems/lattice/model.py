@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from astkit import rng
-from astkit.gating.controllers import ABOVE_0, FROM_0, RATE, check_count, check_number
+from astkit.checks import ABOVE_0, FROM_0, RATE, Limit, check_settings
 
 EnergyRule = Literal["residual", "original"]
 
@@ -39,13 +39,15 @@ REACH = 1.0
 MIN_STEPS = 5
 """Steps of a sample before it may stop."""
 
-COUNTS = {"dim": 1, "hidden": 1, "layers": 1, "mapper_width": 1, "max_flows": 1, "max_children": 1}
-COUNTS |= dict.fromkeys(("width", "height", "depth"), 2)
-"""Counts among the settings of a lattice, and the least of each."""
-
-NUMBERS = {"z_min": ABOVE_0, "z_max": ABOVE_0, "theta_e": FROM_0, "input_scale": ABOVE_0}
-NUMBERS |= {"tau": RATE, "spawn_threshold": RATE}
-"""The other numbers, and their rules."""
+LIMITS: dict[str, Limit] = {
+    **dict.fromkeys(("dim", "hidden", "layers", "mapper_width", "max_flows", "max_children"), 1),
+    **dict.fromkeys(("width", "height", "depth"), 2),
+    **dict.fromkeys(("z_min", "z_max", "input_scale"), ABOVE_0),
+    **dict.fromkeys(("tau", "spawn_threshold"), RATE),
+    "theta_e": FROM_0,
+    "energy_rule": get_args(EnergyRule),
+}
+"""What the settings of a lattice have to be, see `check_settings`."""
 
 
 @dataclass(frozen=True)
@@ -97,12 +99,7 @@ class LatticeConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, least in COUNTS.items():
-            if (count := getattr(self, name)) is not None:
-                object.__setattr__(self, name, check_count(name, count, least))
-        for name, rule in NUMBERS.items():
-            if (number := getattr(self, name)) is not None:
-                check_number(name, number, rule)
+        check_settings(self, LIMITS, ("mapper_width", "max_flows", "input_scale"))
         if self.max_children > len(NEIGHBOURS):
             raise ValueError(f"max_children is {self.max_children}: give 1 to 4")
         if not self.patience >= 1:
@@ -117,9 +114,6 @@ class LatticeConfig:
                 f"z_min is {self.z_min} and z_max {self.z_max}: give 0 < z_min <= z_max, so that"
                 " every flow arrives"
             )
-        if self.energy_rule not in get_args(EnergyRule):
-            known = ", ".join(get_args(EnergyRule))
-            raise ValueError(f"energy_rule is {self.energy_rule!r}: choose one of {known}")
 
     @property
     def cells(self) -> int:

@@ -24,8 +24,8 @@ from torch.nn import functional as F
 from torch.utils.data import Dataset
 
 from astkit import rng
+from astkit.checks import check_count
 from astkit.datasets.pairs import TextPair, docs_pairs, in_validation, read_pairs, words
-from astkit.gating.controllers import check_count
 
 FEATURES = 8192
 LAMBDAS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)

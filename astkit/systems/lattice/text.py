@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from astkit import rng
+from astkit.checks import check_count
 from astkit.datasets.pairs import words
-from astkit.gating.controllers import check_count
 
 LENGTH, WIDTH = 24, 96
 """Tokens of a text; size of word vectors and of the decoder's state."""

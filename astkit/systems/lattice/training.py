@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from astkit import rng
+from astkit.checks import check_count
 from astkit.datasets import Loader
-from astkit.gating.controllers import check_count
 from astkit.systems.lattice.model import EnergyFlowLattice, LatticeConfig, LatticeOutput
 from astkit.systems.lattice.tasks import Task, retrieval
 from astkit.systems.lattice.text import TextBridge, Vocabulary

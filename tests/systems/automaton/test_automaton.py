@@ -73,8 +73,8 @@ def test_sizes_that_do_not_fit_are_refused() -> None:
     for changes, told in (
         ({"kernel_layers": (4, 2)}, "kernel_layers is (4, 2)"),
         ({"update_layers": (128, 64)}, "end the other with the number of channels, 8"),
-        ({"boundary": "open"}, "boundary is 'open': choose one of periodic, zero"),
-        ({"fire_rate": 0.0}, "fire_rate is 0.0: give a share in (0, 1]"),
+        ({"boundary": "open"}, "boundary is 'open': give one of periodic, zero"),
+        ({"fire_rate": 0.0}, "fire_rate is 0.0: give a share above 0 and at most 1"),
         ({"update_layers": (100, 8)}, "a layer of 100 gates cannot follow 264 values"),
     ):
         with pytest.raises(ValueError, match=re.escape(told)):

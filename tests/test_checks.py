@@ -1,0 +1,78 @@
+"""Arguments: a wrong one is a sentence, whichever constructor it was passed to."""
+
+from __future__ import annotations
+
+import ast
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import astkit
+from astkit.checks import (
+    ABOVE_0,
+    RULES,
+    check_choice,
+    check_count,
+    check_number,
+    check_settings,
+    check_types,
+)
+
+WRONG: tuple[Any, ...] = (math.nan, math.inf, -1, True, "0.5", None, [0.5])
+
+
+@dataclass(frozen=True)
+class Settings:
+    rate: Any = 0.5
+    rows: Any = 3
+    mode: Any = "a"
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_number_follows_its_rule(rule: str) -> None:
+    assert check_number("x", np.float32(0.5), rule) == 0.5
+    for value in WRONG:
+        with pytest.raises(ValueError, match=f"^x is .*: give {rule}$"):
+            check_number("x", value, rule)
+
+
+def test_a_count_is_a_whole_number() -> None:
+    assert type(check_count("rows", np.int64(3))) is int
+    assert check_count("rows", 0, least=0) == 0
+    for value in (*WRONG, 2.0, 0):
+        with pytest.raises(ValueError, match=r"^rows is .*: give a whole number of 1 or more$"):
+            check_count("rows", value)
+
+
+def test_choices_and_types() -> None:
+    check_choice("mode", "auto", (True, "auto"))
+    for value in ("b", 1, None, np.zeros(2)):
+        with pytest.raises(ValueError, match=r"(?s)^mode is .*: give one of True, auto$"):
+            check_choice("mode", value, (True, "auto"))
+    check_types(name=("a", str), other=(None, str | None))
+    with pytest.raises(ValueError, match=r"^name is 3: pass a str$"):
+        check_types(name=(3, str | None))
+
+
+def test_settings_are_checked_and_kept_as_numbers_of_python() -> None:
+    rules: dict[str, Any] = {"rate": ABOVE_0, "rows": 2, "mode": ("a", "b")}
+    settings = Settings(np.float64(0.25), np.int32(2))
+    check_settings(settings, rules)
+    assert [type(value) for value in vars(settings).values()] == [float, int, str]
+    check_settings(Settings(rate=None), rules, optional=("rate",))
+    for changed in (Settings(rate=None), Settings(rows=1), Settings(mode="c")):
+        with pytest.raises(ValueError, match=r"^(rate is None|rows is 1|mode is 'c'): give "):
+            check_settings(changed, rules)
+
+
+def test_these_checks_have_one_module() -> None:
+    names = {"check_number", "check_count", "check_choice", "check_types", "check_settings"}
+    for path in Path(astkit.__file__).parent.rglob("*.py"):
+        functions = [
+            n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.FunctionDef)
+        ]
+        assert path.name == "checks.py" or not names & {function.name for function in functions}
