@@ -205,7 +205,7 @@ def test_every_figure_has_a_thumbnail(generated: dict[str, str]) -> None:
             for path in NOTEBOOKS
         }
     )
-    figures += Counter({"policies": 1, "steering": 1, "tasks": 1})
+    figures += Counter({"energy": 1, "policies": 1, "steering": 1, "tasks": 1})
     assert shown == +figures
 
 
