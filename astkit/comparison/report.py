@@ -177,9 +177,9 @@ class Comparison:
     def test_rows(self, entry: Entry) -> Tensor | None:
         """Results of a run on the test rows, see `verdict.judge`; ``None`` if they are unknown.
 
-        Or if each reading of the test data gives other rows, which cannot be paired.
+        Or if each reading of the test data may give other rows, which cannot be paired.
         """
-        if self.settings.get("test data", True) is None:
+        if not self.settings.get("test_order", True):
             return None
         return self._arrays(entry).get("test")
 

@@ -13,7 +13,8 @@ from safetensors.torch import load_file
 from astkit.comparison.baseline import Baseline, check_baseline, own_rate
 from astkit.comparison.statistics import DENSE
 from astkit.comparison.training import RECORDS, Entry, Method, Task, run, selectable
-from astkit.datasets.facts import class_labels, shared_rows
+from astkit.datasets.facts import class_labels, shared_rows, varies
+from astkit.datasets.foreign import keeps_order
 from astkit.files import read_json, write_json
 from astkit.gating.forecast import Forecast
 from astkit.gating.policies.aim import Aim, forecast
@@ -21,13 +22,13 @@ from astkit.gating.policy import overrides
 from astkit.stamp import stamp
 from astkit.trainers import Budget, Trainer
 from astkit.trainers.fingerprint import (
+    LOSSES,
     check_same,
-    data_part,
-    describe,
-    describe_weights,
-    first_batch,
+    describe_run,
+    first_losses,
+    label_counts,
     plain,
-    policy_part,
+    source_code,
 )
 from astkit.trainers.progress import duration
 
@@ -188,21 +189,19 @@ class Schedule:
         ``trainer`` is one of dense training, with the seed that the folder was begun with, not
         trained yet. Raises ``ValueError`` if the folder holds results of another comparison.
         """
-        test = self.task.source("test")
-        now = {
-            **describe(trainer),
-            **describe_weights(trainer),
-            "test data": data_part(test, first_batch(test)),
-        }
-        del now["policy"]
         own = ("seed", "policy", "data.seed")  # of each run
-        now["settings"] = {k: v for k, v in now["settings"].items() if k not in own}
+        now = {name: value for name, value in describe_run(trainer).items() if name not in own}
+        test = self.task.source("test")
+        now["test"] = [test.num_samples, label_counts(test)]
+        now["test_order"] = keeps_order(test)
+        if not varies(self.task.train):
+            now[LOSSES] = first_losses(trainer)
         policies = {}
         for label, method in self.methods.items():
             policy = method.new_policy(trainer.config.seed)
             assert policy is not None
             arguments = {k: v for k, v in plain(policy).items() if k != "seed"}
-            policies[label] = {"arguments": arguments, "policy": policy_part(policy)}
+            policies[label] = {**arguments, "code": source_code(policy)}
         path = self.folder / SETTINGS
         then = read_json(path)
         if then:
@@ -216,12 +215,6 @@ class Schedule:
         write_json(path, {**self.settings, "seed": trainer.config.seed})
         if self.check_baseline:  # not for the data of a refused call
             self.baseline.save(self.folder)
-        left_out = [name for name, part in now.items() if part is None]
-        if left_out and self.resumable:
-            self._say(
-                f"{' and '.join(left_out)} cannot be compared with a later call, since they differ"
-                " from one reading to the next or are read in order only"
-            )
 
     # --- the runs ---
 

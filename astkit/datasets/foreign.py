@@ -311,6 +311,15 @@ def divided(source: BatchSource) -> BatchSource:
     return source
 
 
+def keeps_order(source: BatchSource) -> bool:
+    """Whether every pass gives the same rows in the same order, where generators are seeded alike.
+
+    Torch's own samplers draw from these; others may do anything.
+    """
+    sampler = sampler_of(getattr(source, "loader", None))
+    return sampler is None or type(sampler).__module__.startswith("torch.")
+
+
 def sampler_of(loader: Any) -> Any:
     """What chooses the rows of a DataLoader; its ``sampler`` is unused beside a batch sampler."""
     sampler = getattr(loader, "batch_sampler", None)

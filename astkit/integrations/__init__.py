@@ -46,7 +46,7 @@ def restore(policy: Policy, state: Mapping[str, Any]) -> None:
 
 def load(policy: Policy, state: Mapping[str, Any]) -> None:
     """Restore ``policy``, without a sampler; ``ValueError`` for another one or other settings."""
-    check_same({"policy": state["made"]}, {"policy": settings(policy)}, "the checkpoint")
+    check_same(state["made"], settings(policy), "the policy of the checkpoint")
     policy.load_state_dict(state["policy"])
 
 

@@ -33,7 +33,7 @@ from astkit.trainers.batches import Batches
 from astkit.trainers.checkpoint import Checkpoints
 from astkit.trainers.config import Budget, TrainConfig, choose_device
 from astkit.trainers.evaluation import Evaluation, Measured, Metrics, as_metrics, check_undivided
-from astkit.trainers.fingerprint import check_same, describe, describe_weights, first_batch
+from astkit.trainers.fingerprint import check_same, describe_run
 from astkit.trainers.first_batch import (
     check_batch,
     features_of,
@@ -594,7 +594,7 @@ class Trainer:
             self.ledger.pool()
             self.reports.sync()
             state = {
-                "run": {**self._described, **describe_weights(self)},
+                "run": self._described,
                 **self.optimisation.weights(),
                 "trainer": self.state_dict(),
             }
@@ -612,9 +612,9 @@ class Trainer:
             if resume:
                 raise ValueError("resume is True, but checkpoints is not set: pass the folder")
             return
-        self._described = describe(self)
+        self._described = describe_run(self)
         path, state = self.checkpoints.open(resume) or (None, {})
-        distributed.agree(str(path and path.name), str(self._described["settings"]))
+        distributed.agree(str(path and path.name), str(self._described))
         if path is None:
             if resume:  # killed before its first checkpoint, possibly after its first metrics
                 self.reports.start_again()
@@ -629,15 +629,7 @@ class Trainer:
                 f"{path} does not hold the state of this run ({what}): restore what has changed, or"
                 " choose another folder"
             ) from error
-        now = {**self._described, **describe_weights(self)}  # with the checkpoint's weights
-        check_same(state["run"], now, path)
         self._saved = self._place()
-
-    @cached_property
-    def first_batches(self) -> tuple[Batch | None, Batch | None]:
-        """The rows that describe the run; loaded by `_open`, before an epoch is under way."""
-        train = first_batch(self.train_data, self.batches.peek)
-        return train, first_batch(self.validation)
 
     def state_dict(self) -> dict[str, Any]:
         """State of the run without weights and optimizer.

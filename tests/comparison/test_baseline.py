@@ -49,14 +49,14 @@ def test_an_untuned_and_short_baseline_is_told_before_any_verdict(
     shown = (repr(report), report._repr_html_(), capsys.readouterr().out)
     for text in shown:
         assert "untuned baseline" in text
-    assert report.settings["settings"]["lr"] == 1e-3  # nothing was changed
+    assert report.settings["lr"] == 1e-3  # nothing was changed
 
 
 def test_without_a_rate_one_is_chosen_for_all_methods(tmp_path: Path) -> None:
     report = astkit.compare(perceptron, *digits(), seeds=[0], out=tmp_path)
     dense = [entry["value"] for entry in report.entries if entry["policy"] == "dense"]
     assert min(dense) > 0.89
-    assert report.settings["settings"]["lr"] > 5e-3
+    assert report.settings["lr"] > 5e-3
     assert "untuned" not in report.verdict
     trial = baseline.Baseline(
         0.1, {"aim": 0.2}, ["a"], Trial(0.5, torch.tensor([0.5, torch.nan]), "loss", False)

@@ -110,8 +110,8 @@ def test_a_state_within_an_epoch_needs_the_sampler_that_continues_it() -> None:
 @pytest.mark.parametrize(
     ("other", "words"),
     [
-        (RandomSubset(0.5, seed=1), r"with another policy \(seed was 0 and is 1\): restore it"),
-        (InfoBatch(), r"with another policy \(class was 'RandomSubset' and is 'InfoBatch', "),
+        (RandomSubset(0.5, seed=1), r"with other settings \(seed was 0 and is 1\): restore them"),
+        (InfoBatch(), r"with other settings \(class was 'RandomSubset' and is 'InfoBatch', "),
     ],
 )
 def test_the_state_of_another_policy_is_refused(other: Policy, words: str) -> None:
