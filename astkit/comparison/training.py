@@ -300,10 +300,10 @@ def run(
         resume=resumable,
         meter=EnergyMeter(device),
     )
+    trainer.optimisation.watching = True  # before a batch tells whether there is a class
     if check is not None:
         check(trainer)
     trainer.validates = False  # the record does
-    trainer.optimisation.watching = True
     trainer.optimisation.schedule_steps = schedule_steps
     failure: Entry | None = None
     measure = partial(_point, trainer, task, arrays)

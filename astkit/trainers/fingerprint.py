@@ -83,8 +83,8 @@ def label_counts(source: Any) -> dict[str, int] | None:
 
 def first_losses(run: Trainer) -> list[float]:
     """Losses of the first two training rows in eval mode, at the weights as they are."""
-    batch = run.batches.peek().take(slice(0, 2)).to(run.device)
-    run.cost(batch)  # refuses what does not fit
+    run.look()  # refuses what does not fit
+    batch = run.batches.few(2).take(slice(0, 2)).to(run.device)
     with evaluating(run.model, run.device):
         return row_losses(run.criterion, run.forward(run.model, batch), batch.y).tolist()
 
