@@ -121,7 +121,7 @@ CASES: dict[str, Case] = {
         dict, lambda: {"policy": Gate(0.4, "margin")}, "policy.score was 'loss' and is 'margin'"
     ),
     "no policy": (dict, lambda: {"policy": None}, "policy"),
-    "budget": (dict, lambda: {"budget": Budget(epochs=4)}, "budget.epochs was 3 and is 4"),
+    "budget": (dict, lambda: {"budget": Budget(epochs=4)}, "budget.epochs was 3.0 and is 4.0"),
     "schedule": (
         lambda: {"config": TrainConfig(lr=1e-2, schedule=lambda progress: 1 - progress)},
         lambda: {"config": TrainConfig(lr=1e-2, schedule=lambda progress: 1 - progress**2)},
