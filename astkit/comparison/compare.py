@@ -193,7 +193,7 @@ def _checked_config(
 
 
 def _checked_seeds(seeds: int | Iterable[int]) -> list[int]:
-    if isinstance(seeds, Integral) and not isinstance(seeds, bool) and seeds > 0:
+    if isinstance(seeds, Integral) and not isinstance(seeds, bool) and int(seeds) > 0:
         return list(range(int(seeds)))
     numbers = list(seeds) if isinstance(seeds, Iterable) else []
     whole = all(isinstance(seed, Integral) and seed >= 0 for seed in numbers)

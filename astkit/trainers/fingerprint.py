@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 from torch.optim.lr_scheduler import LRScheduler
+from torch.utils import _pytree as pytree
 
 from astkit import distributed
 from astkit.datasets.facts import class_labels
@@ -152,13 +153,10 @@ def plain(value: Any) -> Any:
     return str(getattr(value, "__qualname__", type(value).__qualname__))
 
 
-def _flat(settings: Any, name: str = "") -> dict[str, Any]:
-    """Flatten nested settings to dotted names."""
-    if isinstance(settings, list):
-        settings = dict(enumerate(settings))
-    if not isinstance(settings, Mapping):
-        return {name: settings}
-    flat: dict[str, Any] = {}
-    for key, value in settings.items():
-        flat |= _flat(value, f"{name}.{key}" if name else str(key))
-    return flat
+def _flat(settings: Any) -> dict[str, Any]:
+    """Values of nested settings by their dotted names."""
+    found, _ = pytree.tree_flatten_with_path(settings)
+    return {
+        ".".join(str(getattr(key, "key", getattr(key, "idx", key))) for key in path): value
+        for path, value in found
+    }
