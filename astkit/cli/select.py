@@ -41,7 +41,7 @@ def run(options: argparse.Namespace) -> None:
     import torch
 
     from astkit import rng
-    from astkit.datasets.pools import read
+    from astkit.datasets.pools import read_pool
     from astkit.files import write_atomic
     from astkit.gating.policies import aim
     from astkit.gating.policies.draws import draw_systematic
@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> None:
         check_count("--rows", options.rows)
     if options.out.resolve() in (options.pool.resolve(), options.target.resolve()):
         raise ValueError(f"--out is {options.out}, which is read: name another file")
-    pool, target, lines, names = read(options.pool, options.target, options.label)
+    pool, target, lines, names = read_pool(options.pool, options.target, options.label)
     pair = aim.pair(pool, target, seed=options.seed, classes=True)  # others are decimals
     choice = aim.aimed(pair)
     weights = torch.ones(len(pool)) if choice.weights is None else choice.weights

@@ -1,7 +1,7 @@
 """`astkit.compare`: what does selecting samples gain for a model and its data, at equal cost?
 
-The arguments are checked here; `Schedule` orders the runs, `training.run` trains one of them, and a
-`Comparison` judges and shows the results.
+The arguments are checked here; `Schedule` orders the runs, `training.train_method` trains one of
+them, and a `Comparison` judges and shows the results.
 """
 
 from __future__ import annotations

@@ -27,10 +27,10 @@ from astkit.comparison.statistics import (
     Rows,
     by_arm,
     cost_ratio,
-    finite,
+    cost_share,
     gaps,
+    is_finite,
     mean_interval,
-    share,
 )
 from astkit.comparison.verdict import Verdict, judge, unequal, unit
 from astkit.files import plain_values, read_json, write_atomic, write_json
@@ -186,7 +186,7 @@ class Comparison:
     def visits(self, policy: str, seed: int) -> dict[str, Tensor]:
         """What one run trained on: ``trained`` and ``losses`` ``[8, rows]``, ``predicted``.
 
-        See `astkit.comparison.training.Record`. Raises ``ValueError`` for a run that does not
+        See `astkit.comparison.training.RunRecord`. Raises ``ValueError`` for a run that does not
         exist.
         """
         for entry in self.entries:
@@ -205,7 +205,7 @@ class Comparison:
         Raises ``ValueError`` for a method that was not trained, and for data without row numbers.
         """
         runs = [entry for entry in self.entries if entry["policy"] == policy]
-        good = [entry for entry in runs if finite(entry["value"])]  # others have diverged
+        good = [entry for entry in runs if is_finite(entry["value"])]  # others have diverged
         seeds = [entry["seed"] for entry in good or runs] or [0]
         records = together([self.visits(policy, seed) for seed in seeds])
         if bool(records["losses"].isnan().all()):
@@ -318,7 +318,7 @@ def means(entries: Sequence[Entry]) -> dict[str, dict[str, float]]:
     """
     rows: dict[str, dict[str, float]] = {}
     for name, arm in by_arm(entries).items():
-        runs = [run for run in arm.values() if finite(run["value"])]
+        runs = [run for run in arm.values() if is_finite(run["value"])]
         rows[name] = {"seeds": len(arm), "failed": len(arm) - len(runs)}
         rows[name] |= {key: mean_interval(run.get(key) for run in runs).mean for key in MEANS}
     return rows
@@ -374,13 +374,13 @@ def pictures(
     curves = [
         {"arm": entry["policy"], "seed": entry["seed"], "value": point[-1]}
         | {
-            key: share(cost, dense[entry["seed"]][key])
+            key: cost_share(cost, dense[entry["seed"]][key])
             for key, cost in zip(COSTS, point, strict=False)
         }
         for entry in entries
-        if finite(entry["value"]) and finite(dense.get(entry["seed"], {}).get("value"))
+        if is_finite(entry["value"]) and is_finite(dense.get(entry["seed"], {}).get("value"))
         for point in entry["curve"]
-        if finite(point[-1])
+        if is_finite(point[-1])
     ]
     if curves and any(all(row[key] is not None for row in curves) for key in COSTS):
         held_out = next(iter(dense.values())).get("validation_rows")

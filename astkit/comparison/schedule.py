@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from astkit.comparison.baseline import Baseline, check_baseline, own_rate
 from astkit.comparison.statistics import DENSE
-from astkit.comparison.training import RECORDS, Entry, Method, Task, run, selectable
+from astkit.comparison.training import RECORDS, Entry, Method, Task, selectable, train_method
 from astkit.datasets.facts import class_labels, shared_rows, varies
 from astkit.datasets.foreign import keeps_order
 from astkit.files import read_json, write_json
@@ -228,7 +228,7 @@ class Schedule:
             if seed in failed or (method.label, seed) in self.entries:
                 continue
             own = self.baseline.rates.get(method.label)
-            entry = run(
+            entry = train_method(
                 self.task if own is None else self._task(own),
                 method,
                 seed,

@@ -315,23 +315,23 @@ def random_control(arm: Arm, arms: Mapping[str, Arm]) -> Arm:
     return nearest
 
 
-def finite(value: float | None) -> TypeGuard[float]:
+def is_finite(value: float | None) -> TypeGuard[float]:
     """Whether there is a number that is neither infinite nor NaN."""
     return value is not None and math.isfinite(value)
 
 
 def known(values: Iterable[float | None]) -> list[float]:
     """The finite values."""
-    return list(filter(finite, values))
+    return list(filter(is_finite, values))
 
 
 def pairs(arm: Arm, control: Arm) -> list[tuple[Entry, Entry]]:
     """Entries of both, for the seeds at which both values are finite."""
     both = [(run, control[seed]) for seed, run in arm.items() if seed in control]
-    return [pair for pair in both if all(finite(run["value"]) for run in pair)]
+    return [pair for pair in both if all(is_finite(run["value"]) for run in pair)]
 
 
-def share(cost: float | None, whole: float | None) -> float | None:
+def cost_share(cost: float | None, whole: float | None) -> float | None:
     """``cost`` as a share of ``whole``; None unless both are known and positive."""
     if cost is None or whole is None or not (0 < cost < math.inf and 0 < whole < math.inf):
         return None
@@ -340,7 +340,9 @@ def share(cost: float | None, whole: float | None) -> float | None:
 
 def cost_ratio(arm: Arm, control: Arm, key: str) -> Interval:
     """Cost of the whole run, "flops" or "seconds", as a share of the control's."""
-    return ratio_interval(known(share(run[key], other[key]) for run, other in pairs(arm, control)))
+    return ratio_interval(
+        known(cost_share(run[key], other[key]) for run, other in pairs(arm, control))
+    )
 
 
 class Gaps(NamedTuple):

@@ -187,7 +187,7 @@ class Method:
         return Method(f"random at {rate:.3g}", {"name": "random", "rate": rate})
 
 
-class Record:
+class RunRecord:
     """An observer of what a run trains on, by row, and of its validation values.
 
     It does not wait for the device, and reads no reports, which come late. Rows are counted if
@@ -264,7 +264,7 @@ class Record:
         self.points, self.reached = [list(each) for each in state["points"]], state["reached"]
 
 
-def run(
+def train_method(
     task: Task,
     method: Method,
     seed: int,
@@ -289,7 +289,7 @@ def run(
     saved = folder / "checkpoints" / name
     source = selectable(task.train, seed)
     indexed = hasattr(source, "order")
-    record = Record(source.num_samples or 0, lambda: trainer.progress, device, indexed)
+    record = RunRecord(source.num_samples or 0, lambda: trainer.progress, device, indexed)
     arrays: dict[str, Tensor] = {}
     trainer = task.trainer(
         method.new_policy(seed),

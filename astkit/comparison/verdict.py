@@ -15,10 +15,10 @@ from astkit.comparison.statistics import (
     Rows,
     by_arm,
     cost_ratio,
-    finite,
     gaps,
     holm,
     is_control,
+    is_finite,
     mean_interval,
     pairs,
     random_control,
@@ -222,7 +222,7 @@ def judge(
     for name, arm in policies.items():
         each, flops = estimates[name], cost_ratio(arm, dense, "flops")
         to_random = gaps(arm, random_control(arm, arms), rows).estimate()
-        failed = sum(not finite(run["value"]) for run in arm.values())
+        failed = sum(not is_finite(run["value"]) for run in arm.values())
         barred = sign * each.mean > 0 and (failed or flops.mean > EXCESS)
         counted = all(run.get("scores_counted", True) for run in arm.values())
         told = counted and each.worth >= FEWEST
@@ -243,7 +243,7 @@ def judge(
             flops=flops,
             seconds=cost_ratio(arm, dense, "seconds"),
             failed=failed,
-            dense_failed=sum(seed in dense and not finite(dense[seed]["value"]) for seed in arm),
+            dense_failed=sum(seed in dense and not is_finite(dense[seed]["value"]) for seed in arm),
             needed=seeds_needed(each, ERROR / compared),
             worth=each.worth,
             blocks=each.units if each.blocks else None,

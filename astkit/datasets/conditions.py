@@ -189,7 +189,7 @@ def condition(
         change.rows,
         true.where(true < classes, NONE),
         true < classes if name in OPEN else change.relevant,
-        shares(test or train, classes) if change.skewed else None,
+        class_shares(test or train, classes) if change.skewed else None,
     )
 
 
@@ -351,7 +351,7 @@ def tail(labels: Tensor, factor: float, seed: int) -> Tensor:
     return torch.cat(kept).sort().values
 
 
-def shares(data: Images, classes: int) -> Tensor:
+def class_shares(data: Images, classes: int) -> Tensor:
     """The share of each of the first ``classes`` in ``data``: float64 ``[classes]``."""
     counts = data.labels.bincount(minlength=classes)[:classes].double()
     return counts / counts.sum()
@@ -398,9 +398,9 @@ def drift(seed: int, target: int = TARGET, kind: str = "law", data: str = "table
 
     ``kind``: "law", the older targets depend on the inputs in another way; "columns", two columns
     of the older inputs are swapped; "inputs", the older inputs are others but the law is the same,
-    so that all rows are relevant. ``data``: "table", see `table`; "series", see `series`.
+    so that all rows are relevant. ``data``: "table", see `friedman_table`; "series", see `series`.
     """
-    made = {"table": table, "series": series}
+    made = {"table": friedman_table, "series": series}
     if data not in made or kind not in DRIFTS:
         raise ValueError(
             f"data is {data!r} and kind {kind!r}: choose of {', '.join(made)}, and of"
@@ -417,7 +417,7 @@ def drift(seed: int, target: int = TARGET, kind: str = "law", data: str = "table
     return Condition(said, train, validation, test, y.shape[1], relevant=relevant)
 
 
-def table(older: Tensor, kind: str, random: torch.Generator) -> tuple[Tensor, Tensor]:
+def friedman_table(older: Tensor, kind: str, random: torch.Generator) -> tuple[Tensor, Tensor]:
     """Inputs float32 ``[N, 10]`` in 0..1 and targets ``[N, 1]`` with noise of deviation 1.
 
     The law is Friedman's first (Multivariate Adaptive Regression Splines, 1991, 4.3); for the

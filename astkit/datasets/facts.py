@@ -65,7 +65,7 @@ def class_labels(data: Any, classes: bool | None = True) -> Tensor | None:
         return torch.cat(known) if len(known) == len(parts) else None
     stored = _stored_labels(data, classes)
     if stored is not None:
-        for row, item in sampled_rows(data) or ():
+        for row, item in spaced_rows(data) or ():
             if _target(item) not in (None, int(stored[row])):
                 return None
     return stored
@@ -161,7 +161,7 @@ def varies(data: Any) -> bool:
     readings = []
     for number in range(2):
         with restored("cpu", "reading", number):
-            readings.append([_input_hash(item) for _, item in sampled_rows(data) or ()])
+            readings.append([_input_hash(item) for _, item in spaced_rows(data) or ()])
     return readings[0] != readings[1]
 
 
@@ -361,7 +361,7 @@ def _target(item: Any) -> float | None:
     return as_number(item[-1]) if isinstance(item, tuple | list) and len(item) > 1 else None
 
 
-def sampled_rows(data: Any) -> list[tuple[int, Any]] | None:
+def spaced_rows(data: Any) -> list[tuple[int, Any]] | None:
     """Up to `SAMPLED` evenly spaced rows of ``data`` with their numbers; ``None`` if unreadable.
 
     Default random generators are restored.

@@ -24,7 +24,7 @@ Lines = Callable[[Tensor], str]
 """The text of the chosen rows, int64 ``[n]``."""
 
 
-def read(pool: Path, target: Path, label: str | None) -> tuple[Any, Any, Lines, list[str]]:
+def read_pool(pool: Path, target: Path, label: str | None) -> tuple[Any, Any, Lines, list[str]]:
     """Rows of the pool and of the target, what writes rows of the pool, and columns of inputs.
 
     Raises ``ValueError`` for kinds that differ or are not known.
@@ -40,7 +40,7 @@ def read(pool: Path, target: Path, label: str | None) -> tuple[Any, Any, Lines, 
         return tables(pool, target, label)
     if label is not None:
         raise ValueError(f"--label is {label!r}, but only a .csv has columns: leave it out")
-    content: Any = {"folder": pictures, ".jsonl": objects, ".txt": texts}[kind]
+    content: Any = {"folder": read_folder, ".jsonl": objects, ".txt": texts}[kind]
     rows, lines = content(pool)
     wanted, _ = content(target)
     check_rows(pool, len(rows))
@@ -132,7 +132,7 @@ def check_classes(column: str, classes: int) -> None:
         )
 
 
-def pictures(folder: Path) -> tuple[TensorDataset, list[str]]:
+def read_folder(folder: Path) -> tuple[TensorDataset, list[str]]:
     """All images in and below ``folder``, uint8 ``[n, 3, SIDE, SIDE]``, and their paths."""
     paths = find_images(folder)
     if not paths:

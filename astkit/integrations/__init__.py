@@ -39,12 +39,12 @@ def restore(policy: Policy, state: Mapping[str, Any]) -> None:
             f"the checkpoint of {type(policy).__name__} lies within an epoch, but there is no"
             " sampler that could continue it: call policy.sampler(data, epochs=...) before loading"
         )
-    load(policy, state)
+    load_policy(policy, state)
     if sampler is not None:
         sampler.resume(iteration)
 
 
-def load(policy: Policy, state: Mapping[str, Any]) -> None:
+def load_policy(policy: Policy, state: Mapping[str, Any]) -> None:
     """Restore ``policy``, without a sampler; ``ValueError`` for another one or other settings."""
     check_same(state["made"], settings(policy), "the policy of the checkpoint")
     policy.load_state_dict(state["policy"])

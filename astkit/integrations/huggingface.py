@@ -24,7 +24,7 @@ from astkit.gating.epoch import PolicySampler
 from astkit.gating.losses import logits_of, reduced, shifts_labels, single
 from astkit.gating.policy import as_policy, overrides
 from astkit.gating.selection import evaluating
-from astkit.integrations import load, saved, settings
+from astkit.integrations import load_policy, saved, settings
 from astkit.trainers import checkpoint
 
 INDEX, SCALE = "astkit_index", "astkit_scale"  # keys of a batch
@@ -197,7 +197,7 @@ class PolicyTrainer(Trainer):
                     f"{folder} has no {path.name}: resume a complete checkpoint of a PolicyTrainer"
                 )
             state = checkpoint.read(path)
-            load(self.policy, state)
+            load_policy(self.policy, state)
             self._iteration = state["iteration"]
             trained = TrainerState.load_from_json(str(Path(folder) / "trainer_state.json"))
             self.resumed_step = trained.global_step

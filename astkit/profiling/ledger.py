@@ -19,7 +19,7 @@ Clock = Literal["training", "evaluation"]
 
 
 @dataclass
-class Samples:
+class SampleCounts:
     """Numbers of samples scored, trained on, skipped after scoring, never loaded, evaluated.
 
     ``overflowed``: gradient discarded after overflow of an fp16 step; ``padded``: weight-0 rows
@@ -84,7 +84,7 @@ class Ledger:
     after each `pool`; seconds and joules are not.
     """
 
-    counts: Samples = field(default_factory=Samples)
+    counts: SampleCounts = field(default_factory=SampleCounts)
     flops: Flops = field(default_factory=Flops)
     seconds: dict[str, float] = field(default_factory=lambda: {"training": 0.0, "evaluation": 0.0})
     phases: dict[str, float] = field(default_factory=dict)
@@ -109,7 +109,7 @@ class Ledger:
         return self._timers[name]
 
     @property
-    def samples(self) -> Samples:
+    def samples(self) -> SampleCounts:
         """The sample counts; may synchronise with the device."""
         padded, self._padded = int(self._padded), 0
         self.counts.padded += padded
@@ -177,8 +177,8 @@ class Ledger:
         now = self._totals()
         added = distributed.total(*(a - b for a, b in zip(now, self._pooled, strict=True)))
         self._pooled = [a + b for a, b in zip(added, self._pooled, strict=True)]
-        counts = len(fields(Samples))
-        self.counts = Samples(*map(round, self._pooled[:counts]))
+        counts = len(fields(SampleCounts))
+        self.counts = SampleCounts(*map(round, self._pooled[:counts]))
         self.flops = Flops(*self._pooled[counts:-1])
         self.flops_dense = self._pooled[-1]
 
@@ -256,7 +256,7 @@ class Ledger:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from ``state``."""
-        self.counts = Samples(**state["samples"])
+        self.counts = SampleCounts(**state["samples"])
         self._padded = 0
         self.flops = Flops(**state["flops"])
         self.seconds = {"training": 0.0, "evaluation": 0.0, **state["seconds"]}

@@ -18,9 +18,9 @@ from astkit.tasks.parts import (
     Arguments,
     Labelled,
     consecutive,
-    divided,
     mlp,
     regression,
+    split_rows,
     standardised,
 )
 
@@ -79,7 +79,7 @@ def table(path: str | Path, target: str, in_order: bool = False) -> Arguments:
             f"{path} has {len(frame)} rows and {frame.shape[1]} columns: give a table of at least"
             f" {FEWEST} rows with the target and other columns"
         )
-    parts_of = consecutive if in_order else divided
+    parts_of = consecutive if in_order else split_rows
     wanted = frame.pop(target)
     words = frame.select_dtypes(exclude=["number", "bool"]).nunique()
     for column, count in words[words > MANY].items():  # each would be an input of the network

@@ -13,7 +13,7 @@ from astkit.datasets.pairs import docs_pairs
 from astkit.datasets.texts import encoded, read_text
 from astkit.gating import cross_entropy_rows, row_losses
 from astkit.rng import permutation
-from astkit.tasks.parts import Arguments, Block, Columns, small
+from astkit.tasks.parts import Arguments, Block, Columns, small_task
 from astkit.trainers import Metric
 
 LENGTH, WIDTH, DEPTH = 64, 64, 4  # characters of a sequence; sizes of the transformer
@@ -51,7 +51,7 @@ def language(path: str | Path | None = None) -> Arguments:
     parts = rows[held + test :], rows[:held], rows[held : held + test]
     data, model = Columns(tokens=x, labels=y), partial(GPT, size)
     metric = Metric("nats per character", character_loss, higher_is_better=False)
-    return {**small(data, parts, model, epochs=3, batch_size=8), "metrics": metric}
+    return {**small_task(data, parts, model, epochs=3, batch_size=8), "metrics": metric}
 
 
 def sequences(path: str | Path | None = None) -> tuple[Tensor, Tensor, int]:

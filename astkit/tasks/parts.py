@@ -46,7 +46,7 @@ class Columns(Labelled):
         return dict(zip(self.names, super().__getitem__(row), strict=True))
 
 
-def divided(
+def split_rows(
     labels: Tensor, test: float = HELD, validation: float = HELD
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Rows of the three `PARTS`, int64; ``validation`` is a share of what the test part leaves."""
@@ -56,7 +56,7 @@ def divided(
 
 
 def consecutive(labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Rows of the three `PARTS` in their order, int64, in the shares of `divided`."""
+    """Rows of the three `PARTS` in their order, int64, in the shares of `split_rows`."""
     tested = round(HELD * len(labels))
     held = round(HELD * (len(labels) - tested))
     train, validation, test = torch.arange(len(labels)).split(
@@ -65,7 +65,7 @@ def consecutive(labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return train, validation, test
 
 
-def small(
+def small_task(
     data: Labelled,
     rows: Iterable[Tensor],
     make_model: Callable[[], nn.Module],

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from astkit.rng import generator
-from astkit.tasks.parts import Arguments, Labelled, small
+from astkit.tasks.parts import Arguments, Labelled, small_task
 
 STEPS = 96  # values of a series
 PERIODS, DAMPING = (6, 8, 11, 16), 0.8
@@ -32,7 +32,7 @@ def oscillations() -> Arguments:
     series = torch.stack(x[-STEPS:], 1)  # the first 50 are the transient
     series = series / series.std(1, keepdim=True)
     parts, model = torch.arange(rows).split(SIZES), partial(convolutions, len(PERIODS))
-    return small(Labelled(series[:, None], y), parts, model, epochs=5)
+    return small_task(Labelled(series[:, None], y), parts, model, epochs=5)
 
 
 def convolutions(outputs: int, channels: int = 32) -> nn.Module:

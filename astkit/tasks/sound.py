@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from astkit.rng import generator
-from astkit.tasks.parts import Arguments, Labelled, small
+from astkit.tasks.parts import Arguments, Labelled, small_task
 
 RATE, SAMPLES = 8000, 2048  # samples per second, and of a sound
 WINDOW = 128  # samples of a window of the Fourier transform; windows overlap by half
@@ -28,7 +28,7 @@ def sound() -> Arguments:
     waves, labels = sounds()
     x = spectrograms(waves)
     data, parts = Labelled((x - x.mean()) / x.std(), labels), torch.arange(len(x)).split(SIZES)
-    return small(data, parts, partial(network, len(KINDS)), epochs=4)
+    return small_task(data, parts, partial(network, len(KINDS)), epochs=4)
 
 
 def sounds() -> tuple[Tensor, Tensor]:

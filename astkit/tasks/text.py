@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from astkit.datasets.pairs import docs_pairs
-from astkit.tasks.parts import Arguments, Block, Columns, divided, small
+from astkit.tasks.parts import Arguments, Block, Columns, small_task, split_rows
 
 WORDS, LENGTH = 8192, 32  # hashed words; words of a text
 
@@ -46,7 +46,7 @@ def text() -> Arguments:
     labels = torch.tensor([names.index(name) for name in labelled.values()])
     tokens = hashed(labelled)
     data = Columns(tokens=tokens, mask=tokens > 0, labels=labels)
-    return small(data, divided(labels), partial(Encoder, len(names)), epochs=3)
+    return small_task(data, split_rows(labels), partial(Encoder, len(names)), epochs=3)
 
 
 def hashed(texts: Iterable[str]) -> Tensor:

@@ -37,7 +37,7 @@ from torch.nn import functional as F
 from torch.utils.data import ConcatDataset
 
 from astkit import Budget, Metric, Policy, RunInfo, Selection, TrainConfig, Trainer, rng
-from astkit.comparison.training import Method, Task, run
+from astkit.comparison.training import Method, Task, train_method
 from astkit.datasets import Images, Loader, load, open_mapped, write_mapped
 from astkit.datasets.batch import Batch
 from astkit.datasets.conditions import Condition, condition
@@ -451,7 +451,7 @@ def execute(spec: Run) -> dict[str, Any]:
     steps = spec.epochs * len(here.train) / batch.rows
     budget = Budget(flops=steps * plain.cost(batch).training(batch.rows))
     folder = CACHE / "runs" / spec.name.replace("/", "_")
-    entry = run(task, method_of(spec, here, entries), spec.seed, budget, folder)
+    entry = train_method(task, method_of(spec, here, entries), spec.seed, budget, folder)
     kept = ("seconds", "flops", "trained", "scored", "rate", "steps", "value", "worst_class")
     stamped = {name: stamp()[name] for name in ("commit", "dirty", "torch", "cpu", "devices")}
     found = {name: entry[name] for name in kept}

@@ -20,7 +20,7 @@ from astkit import rng
 from astkit.files import read_json, write_json
 from astkit.stamp import describe, stamp
 from astkit.systems.lattice.model import ENERGY, MOVE, EnergyFlowLattice, LatticeConfig
-from astkit.systems.lattice.tasks import Task, baselines, docs_task
+from astkit.systems.lattice.tasks import LatticeTask, baselines, docs_task
 from astkit.systems.lattice.training import CONFIG, LatticeTrainer
 from tests.benchmarks import bench
 
@@ -87,7 +87,7 @@ class Fading(LatticeTrainer):
             self.loss.contrast = whole
 
 
-def measured(arm: Arm, task: Task, seed: int) -> dict[str, Any]:
+def measured(arm: Arm, task: LatticeTask, seed: int) -> dict[str, Any]:
     """Metrics after the last step, and what it took."""
     config = replace(LATTICE, **arm.lattice, seed=seed, dim=task.dim)
     model = EnergyFlowLattice(config)
@@ -104,13 +104,13 @@ def measured(arm: Arm, task: Task, seed: int) -> dict[str, Any]:
     return {"seed": seed, "steps": trainer.step, **metrics, "seconds": seconds}
 
 
-def identity(task: Task) -> Task:
+def identity(task: LatticeTask) -> LatticeTask:
     """The easiest task on ``task``'s sources: the target is the source."""
     train, held = (replace(part, y=part.x) for part in (task.train, task.validation))
-    return Task("identity", train, held)
+    return LatticeTask("identity", train, held)
 
 
-def rotated(task: Task, seed: int = 0) -> Task:
+def rotated(task: LatticeTask, seed: int = 0) -> LatticeTask:
     """The next task on ``task``'s sources: the target is ``Q x`` with a fixed orthogonal ``Q``.
 
     ``Q`` is drawn from the Haar measure (Mezzadri, Notices of the AMS 54(5), 2007).
@@ -118,7 +118,7 @@ def rotated(task: Task, seed: int = 0) -> Task:
     draws = torch.randn(task.dim, task.dim, generator=rng.generator(seed, "rotation"))
     q, r = torch.linalg.qr(draws)
     y = task.train.x.float() @ (q * r.diagonal().sign()).T
-    return Task("rotation", replace(task.train, y=y), replace(task.validation, y=y))
+    return LatticeTask("rotation", replace(task.train, y=y), replace(task.validation, y=y))
 
 
 def settings_of(arm: Arm) -> str:

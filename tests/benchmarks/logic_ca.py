@@ -21,7 +21,7 @@ from astkit.profiling import interleaved, peak_tensor_bytes
 from astkit.stamp import describe, stamp
 from astkit.systems.automaton.automaton import LogicCA
 from astkit.systems.automaton.gradients import gradients
-from astkit.systems.automaton.tasks import Task, checkerboard, game_of_life
+from astkit.systems.automaton.tasks import AutomatonTask, checkerboard, game_of_life
 from astkit.systems.automaton.training import AutomatonTrainer
 from tests.benchmarks import bench
 
@@ -36,7 +36,7 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-def arms_of(task: Task, size: int, model: LogicCA) -> dict[str, Callable[[], Any]]:
+def arms_of(task: AutomatonTask, size: int, model: LogicCA) -> dict[str, Callable[[], Any]]:
     """The ways on one batch of ``task``."""
     batch = next(iter(task.source(batch_size=size).batches(0)))
     dtype = next(model.parameters()).dtype
@@ -47,7 +47,7 @@ def arms_of(task: Task, size: int, model: LogicCA) -> dict[str, Callable[[], Any
     }
 
 
-def measured(task: Task, size: int, rounds: int) -> dict[str, Any]:
+def measured(task: AutomatonTask, size: int, rounds: int) -> dict[str, Any]:
     """At one batch size the seconds of each way, their ratios to the loop, memory, difference."""
     arms = arms_of(task, size, LogicCA(task.config))
     timed = interleaved(arms, rounds=rounds, warmup=2)
@@ -64,7 +64,7 @@ def measured(task: Task, size: int, rounds: int) -> dict[str, Any]:
     }
 
 
-def differences(task: Task, size: int) -> dict[str, float]:
+def differences(task: AutomatonTask, size: int) -> dict[str, float]:
     """Largest difference to the loop's gradients in float64, relative to each layer's largest."""
     arms = arms_of(task, size, LogicCA(task.config).double())
     losses, wanted = arms["loop"]()
@@ -76,7 +76,7 @@ def differences(task: Task, size: int) -> dict[str, float]:
     return found
 
 
-def updates_apart(task: Task, updates: int = 5) -> float:
+def updates_apart(task: AutomatonTask, updates: int = 5) -> float:
     """Largest difference of the logits after some updates by the batch and by the loop."""
     ends = []
     for way in ("batch", "loop"):

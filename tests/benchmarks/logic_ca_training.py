@@ -21,7 +21,7 @@ from astkit.stamp import describe, stamp
 from astkit.systems.automaton.automaton import PAPERS_FIRST_LOGIT, LogicCA
 from astkit.systems.automaton.circuit import PackedCircuit, from_automaton
 from astkit.systems.automaton.tasks import (
-    Task,
+    AutomatonTask,
     checkerboard,
     checkerboard_async,
     checkerboard_small,
@@ -82,7 +82,9 @@ def gated(seed: int, rate: float, iterations: int) -> list[dict[str, Any]]:
     return rows
 
 
-def train(task: Task, seed: int, iterations: int | None, until_learnt: bool) -> dict[str, Any]:
+def train(
+    task: AutomatonTask, seed: int, iterations: int | None, until_learnt: bool
+) -> dict[str, Any]:
     """One run, its metrics after each pass, and what the hard automaton can do in the end."""
     trainer = AutomatonTrainer(task, seed=seed, iterations=iterations)
     for record in trainer.steps():
@@ -115,7 +117,7 @@ def after_life(model: LogicCA) -> dict[str, Any]:
     return {"side": LARGE, "steps": LARGE_STEPS, "mismatches": wrong, "alive": int(true.sum())}
 
 
-def after_board(model: LogicCA, task: Task) -> dict[str, Any]:
+def after_board(model: LogicCA, task: AutomatonTask) -> dict[str, Any]:
     """Accuracy on a grid four times larger for four times longer, and after damage half way."""
     side, steps = in_phase(SCALE * task.height, task), SCALE * task.steps
     wide = task.scaled(height=side, width=side, steps=steps, held_out=4)
@@ -128,7 +130,7 @@ def after_board(model: LogicCA, task: Task) -> dict[str, Any]:
     return {"side": side, "steps": steps, "accuracy": accuracy, "healed": healed}
 
 
-def in_phase(side: int, task: Task) -> int:
+def in_phase(side: int, task: AutomatonTask) -> int:
     """The next side on which a board ends as that of the training does.
 
     Squares repeat every four cells. A rule that builds them from the right or lower border, which

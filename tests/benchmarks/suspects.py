@@ -27,7 +27,7 @@ from torch import Tensor
 from astkit import models, rng
 from astkit.comparison.samples import Samples
 from astkit.comparison.statistics import Interval, mean_interval, paired_difference
-from astkit.comparison.training import Record
+from astkit.comparison.training import RunRecord
 from astkit.datasets import Images, Loader, split
 from astkit.datasets.conditions import Condition, condition
 from astkit.files import read_json, write_atomic, write_json
@@ -58,7 +58,7 @@ def made_of(labels: str, seed: int) -> Condition:
     return replace(whole, train=whole.train.subset(rows), true_labels=whole.true_labels[rows])
 
 
-def trainer_of(data: Images, seed: int, *observers: Record) -> Trainer:
+def trainer_of(data: Images, seed: int, *observers: RunRecord) -> Trainer:
     """Dense training, on images of people's labels as in `gain`."""
     options: dict[str, Any] = {"observers": observers, "device": "cpu"}
     stats = data.channel_stats()
@@ -76,7 +76,7 @@ def trainer_of(data: Images, seed: int, *observers: Record) -> Trainer:
 
 def by_loss(data: Images, seed: int) -> Samples:
     """What the kit records in one training."""
-    record = Record(len(data), lambda: trainer.progress, torch.device("cpu"))
+    record = RunRecord(len(data), lambda: trainer.progress, torch.device("cpu"))
     trainer = trainer_of(data, seed, record)
     trainer.optimisation.watching = True
     trainer.run()

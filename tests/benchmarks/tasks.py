@@ -20,7 +20,7 @@ from astkit import Budget, CachedLoss, RunInfo, Visit
 from astkit.comparison.compare import checked_task, compare
 from astkit.comparison.report import Comparison
 from astkit.comparison.statistics import DENSE, by_arm, is_control, mean_interval
-from astkit.comparison.training import Method, run
+from astkit.comparison.training import Method, train_method
 from astkit.comparison.verdict import Verdict, judge, unit
 from astkit.files import read_json, write_json
 from astkit.gating import cross_entropy_rows
@@ -134,7 +134,7 @@ def tokens(language: dict[str, Any], folder: Path) -> dict[str, Any]:
             ("tokens, equal steps", budget),
             ("tokens, equal FLOPs", Budget(flops=each["flops"] - cost)),
         ):
-            found = run(chosen, Method(label, None), seed, spent, folder, resumable=False)
+            found = train_method(chosen, Method(label, None), seed, spent, folder, resumable=False)
             entries.append({**found, "flops": found["flops"] + cost, "seconds": None})
             print(label, seed, found["value"], found["flops"], cost, flush=True)
     every = [*dense, *map(kept, entries)]

@@ -94,10 +94,10 @@ def test_a_method_that_follows_other_validation_data_has_a_rate_of_its_own(
 
     def watched(task: Any, method: Any, *rest: Any, **options: Any) -> Any:
         rates[method.label] = task.config.lr
-        return training.run(task, method, *rest, **options)
+        return training.train_method(task, method, *rest, **options)
 
     monkeypatch.setattr(baseline, "tried", tried)
-    monkeypatch.setattr(schedule, "run", watched)
+    monkeypatch.setattr(schedule, "train_method", watched)
     older, newer, test = (table(n, seed) for seed, n in enumerate((600, 200, 200)))
     older.tensors[1][:420] *= -1
     squared = {"criterion": lambda outputs, targets: (outputs - targets).square().squeeze(1)}

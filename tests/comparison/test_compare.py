@@ -131,7 +131,7 @@ def test_records_count_the_rows_trained_on_and_keep_the_test_rows(report: Compar
             assert losses.isfinite().sum() > (trained > 0).sum()
         assert float(record["test"].mean()) == pytest.approx(entry["value"])
     assert all(each.test_rows for each in report.verdicts)
-    some = training.Record(2, lambda: 0.0, torch.device("cpu"))
+    some = training.RunRecord(2, lambda: 0.0, torch.device("cpu"))
     assert some.predicted.dtype == torch.int32  # more classes than int16 has
     with pytest.raises(ValueError, match=r"no run of 'rho' with seed 0: choose one of"):
         report.visits("rho", 0)
@@ -169,13 +169,13 @@ def test_the_same_call_continues_and_more_may_be_asked(
     report: Comparison, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trained: list[tuple[str, int]] = []
-    original = schedule.run
+    original = schedule.train_method
 
     def counted(task: Any, method: Any, seed: int, *rest: Any, **options: Any) -> Any:
         trained.append((method.label, seed))
         return original(task, method, seed, *rest, **options)
 
-    monkeypatch.setattr(schedule, "run", counted)
+    monkeypatch.setattr(schedule, "train_method", counted)
     assert run(out=folder, test=TEST).entries == report.entries
     assert trained == []
     more = run(out=folder, test=TEST, policies=[Gate(0.25)], seeds=[0, 2])
@@ -537,7 +537,7 @@ def test_all_policies_are_checked_against_the_data_before_anything_is_trained(
     def train(*arguments: Any, **options: Any) -> None:
         raise AssertionError("a run has begun")
 
-    monkeypatch.setattr(schedule, "run", train)
+    monkeypatch.setattr(schedule, "train_method", train)
     with pytest.raises(ValueError, match=sentence) as caught:
         run(**options)
     assert "\n" not in str(caught.value)
@@ -738,7 +738,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"budget": Budget(steps=3), "epochs": 2}, "epochs is 2, and budget is Budget.*give one"),
     ({"config": TrainConfig(lr=0.1), "lr": 0.2}, "lr is 0.2, and config.lr is 0.1: give one"),
     ({"make_optimizer": len, "config": None, "lr": 0.2}, "lr is 0.2, but make_optimizer has its"),
-    ({"config": None, "lr": -1}, "lr is -1: give a learning rate above 0"),
+    ({"config": None, "lr": -1}, "lr is -1: give a number above 0"),
     ({"policies": None}, "policies is None: name at least one"),
     ({"make_model": nn.Linear}, "make_model cannot be called without arguments"),
     ({"make_optimizer": torch.optim.SGD}, "make_optimizer is .*SGD.*: pass a function"),

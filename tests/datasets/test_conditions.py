@@ -17,10 +17,10 @@ from astkit.datasets import Images, texts
 from astkit.datasets.conditions import (
     NONE,
     Condition,
+    class_shares,
     condition,
+    friedman_table,
     mislabelled,
-    shares,
-    table,
     tail,
 )
 from astkit.names import REGISTRIES
@@ -114,7 +114,7 @@ def test_the_oracle_draws_each_right_and_relevant_row_once_in_the_tests_shares(n
     assert set(one.rows[drawn].tolist()) == set(one.rows[usable].tolist())
     mass = torch.zeros(one.outputs).double().index_add_(0, one.labels, weights) / len(weights)
     if one.class_shares is not None:
-        assert mass.tolist() == pytest.approx(shares(one.test, one.outputs).tolist())
+        assert mass.tolist() == pytest.approx(class_shares(one.test, one.outputs).tolist())
     else:
         assert len(weights[drawn].unique()) == 1
 
@@ -305,7 +305,7 @@ def test_the_law_of_the_table_is_friedmans_and_its_noise_has_deviation_one() -> 
         return torch.tensor(terms) + 10 * x[:, 3] + 5 * x[:, 4]
 
     for kind in ("law", "columns", "inputs"):
-        x, y = table(older, kind, torch.Generator().manual_seed(0))
+        x, y = friedman_table(older, kind, torch.Generator().manual_seed(0))
         noise = y[:, 0] - friedman(x)
         assert noise[~older].std() == pytest.approx(1, abs=0.05)
         if kind == "columns":

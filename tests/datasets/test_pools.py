@@ -50,7 +50,7 @@ def test_a_table_that_cannot_be_read_is_named(
 ) -> None:
     path = put(tmp_path / "pool.csv", text, encoding)
     with pytest.raises(ValueError, match=f"pool.csv .*{words}"):
-        pools.read(path, path, "y")
+        pools.read_pool(path, path, "y")
 
 
 def test_lines_end_where_they_end(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Logic automaton: a cellular automaton of learnable gates, and four ways to its gradient."""
 
-from astkit.systems.automaton.tasks import Task as Task
+from astkit.systems.automaton.tasks import AutomatonTask as AutomatonTask
 from astkit.systems.automaton.tasks import checkerboard as checkerboard
 from astkit.systems.automaton.tasks import checkerboard_async as checkerboard_async
 from astkit.systems.automaton.tasks import checkerboard_small as checkerboard_small

@@ -22,7 +22,7 @@ LIMITS: dict[str, Limit] = {**dict.fromkeys(COUNTS, 1), "weight_decay": FROM_0, 
 
 
 @dataclass(frozen=True)
-class Task:
+class AutomatonTask:
     """A task and the paper's automaton for it.
 
     Attributes:
@@ -60,7 +60,7 @@ class Task:
                 " the circuit on larger grids with PackedCircuit.trajectory"
             )
 
-    def scaled(self, **changes: Any) -> Task:
+    def scaled(self, **changes: Any) -> AutomatonTask:
         """A copy with changed fields, such as ``height=64, width=64, steps=80``."""
         return replace(self, **changes)
 
@@ -116,30 +116,34 @@ def fire_masks(
     return torch.stack(drawn, 1) < rate  # all cells at a rate of 1: numbers are in [0, 1)
 
 
-def game_of_life() -> Task:
+def game_of_life() -> AutomatonTask:
     """One step of all 512 neighbourhoods, as periodic grids of 3x3; 2,543 gates."""
     config = LogicCAConfig(1, 16, (8, 4, 2, 1), (128,) * 17 + (64, 32, 16, 8, 4, 2, 1))
-    return Task("life", "life", config, 3, 3, 1, 20, 3000)
+    return AutomatonTask("life", "life", config, 3, 3, 1, 20, 3000)
 
 
-def checkerboard() -> Task:
+def checkerboard() -> AutomatonTask:
     """A checkerboard of 2x2 squares in 20 synchronous steps; 3,040 gates."""
     update = (256,) * 10 + (128, 64, 32, 16, 8, 8)
     config = LogicCAConfig(8, 16, (8, 4, 2), update, boundary="zero")
-    return Task("checkerboard", "checkerboard", config, 16, 16, 20, 2, 500, hard_share=0.5)
+    return AutomatonTask("checkerboard", "checkerboard", config, 16, 16, 20, 2, 500, hard_share=0.5)
 
 
-def checkerboard_async() -> Task:
+def checkerboard_async() -> AutomatonTask:
     """The same in 50 steps, each updating 60 % of the cells; 4,064 gates."""
     update = (256,) * 14 + (128, 64, 32, 16, 8, 8)
     config = LogicCAConfig(8, 16, (8, 4, 2), update, boundary="zero", fire_rate=0.6)
-    return Task("checkerboard_async", "checkerboard", config, 14, 14, 50, 1, 800, hard_share=0.5)
+    return AutomatonTask(
+        "checkerboard_async", "checkerboard", config, 14, 14, 50, 1, 800, hard_share=0.5
+    )
 
 
-def checkerboard_small() -> Task:
+def checkerboard_small() -> AutomatonTask:
     """The same on 8x8 in 10 synchronous steps, with a small automaton: a smoke test."""
     config = LogicCAConfig(8, 4, (8, 4, 2), (64,) * 4 + (32, 16, 8), boundary="zero")
-    return Task("checkerboard_small", "checkerboard", config, 8, 8, 10, 4, 500, hard_share=0.5)
+    return AutomatonTask(
+        "checkerboard_small", "checkerboard", config, 8, 8, 10, 4, 500, hard_share=0.5
+    )
 
 
 def life_step(grid: Tensor) -> Tensor:
@@ -183,7 +187,7 @@ class RandomBits(Loader):
     A pass is ``task.every`` full batches; its rows are not shuffled, since they are random.
     """
 
-    def __init__(self, task: Task, batch_size: int, seed: int) -> None:
+    def __init__(self, task: AutomatonTask, batch_size: int, seed: int) -> None:
         numbers = torch.arange(float(task.every * max(batch_size, 1)))
         options: Any = {"seed": seed, "shuffle": False, "drop_last": True}
         super().__init__(TensorDataset(numbers, numbers), batch_size, **options)
@@ -196,7 +200,7 @@ class RandomBits(Loader):
             yield random_bits(self.task, batch.index, self.seed, "train", epoch).to(self.device)
 
 
-def random_bits(task: Task, rows: Tensor, seed: int, purpose: str, epoch: int) -> Batch:
+def random_bits(task: AutomatonTask, rows: Tensor, seed: int, purpose: str, epoch: int) -> Batch:
     """Grids of random bits, each of which depends only on (seed, purpose, epoch, row)."""
     size = (task.config.channels, task.height, task.width)
     generators = [rng.generator(seed, "bits", purpose, epoch, row) for row in rows.tolist()]

@@ -21,7 +21,7 @@ from astkit.systems.automaton.gradients import (
     first_channel_loss,
     gradients,
 )
-from astkit.systems.automaton.tasks import Task
+from astkit.systems.automaton.tasks import AutomatonTask
 from astkit.trainers import Budget, TrainConfig, Trainer
 
 CLIP = 100.0
@@ -61,7 +61,7 @@ class AutomatonTrainer(Trainer):
 
     def __init__(
         self,
-        task: Task,
+        task: AutomatonTask,
         *,
         seed: int = 0,
         iterations: int | None = None,
@@ -185,7 +185,7 @@ def apply_gradients(model: nn.Module, optimizer: torch.optim.Optimizer, summed: 
     optimizer.zero_grad(set_to_none=True)
 
 
-def evaluate(model: LogicCA, task: Task, batch: Batch | None = None) -> dict[str, Any]:
+def evaluate(model: LogicCA, task: AutomatonTask, batch: Batch | None = None) -> dict[str, Any]:
     """Metrics of the soft and the hard automaton on ``batch``, by default the task's fixed samples.
 
     ``loss`` and ``hard_loss``: means per sample; ``wrong``: cells in which the rounded channel 0 of

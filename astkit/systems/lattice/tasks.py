@@ -69,7 +69,7 @@ class Pairs(Dataset[Any]):
 
 
 @dataclass(frozen=True, eq=False)
-class Task:
+class LatticeTask:
     """Pairs for training and validation, parts of the same arrays.
 
     ``texts``: the text pair of each row of the arrays; empty if there are none.
@@ -92,7 +92,7 @@ class Task:
         return [self.texts[row] for row in part.rows.tolist()]
 
 
-def docs_task(count: int | None = None, dim: int = 768) -> Task:
+def docs_task(count: int | None = None, dim: int = 768) -> LatticeTask:
     """The stored documentation pairs (see `docs_pairs`), or a fixed random ``count`` of them."""
     pairs = docs_pairs()
     if count is not None:
@@ -103,7 +103,7 @@ def docs_task(count: int | None = None, dim: int = 768) -> Task:
 
 def text_task(
     pairs: Sequence[TextPair] | str | os.PathLike[str], dim: int = 768, name: str = "texts"
-) -> Task:
+) -> LatticeTask:
     """A task from text pairs, or from a JSONL file of them (see `read_pairs`).
 
     The embedding is fitted to both sides of the training part. Raises ``ValueError`` if a part is
@@ -121,7 +121,7 @@ def text_task(
     train = [pairs[row] for row in sides[0].tolist()]
     embed = lsa([pair.source for pair in train] + [pair.target for pair in train], dim)
     x, y = embed([pair.source for pair in pairs]), embed([pair.target for pair in pairs])
-    return Task(name, Pairs(x, y, sides[0]), Pairs(x, y, sides[1]), tuple(pairs))
+    return LatticeTask(name, Pairs(x, y, sides[0]), Pairs(x, y, sides[1]), tuple(pairs))
 
 
 def lsa(texts: Sequence[str], dim: int) -> Callable[[Sequence[str]], Tensor]:
@@ -197,7 +197,7 @@ def ridge(train: Pairs) -> Any:
     return RidgeCV(LAMBDAS, scoring=mrr, cv=[split]).fit(x, y)
 
 
-def baselines(task: Task) -> dict[str, dict[str, float]]:
+def baselines(task: LatticeTask) -> dict[str, dict[str, float]]:
     """Validation metrics of the mean training target, a copy of the source, and `ridge`."""
     x, y = task.validation.whole()
     mean = task.train.whole()[1].double().mean(0)

@@ -13,7 +13,7 @@ from astkit import rng
 from astkit.checks import check_count
 from astkit.datasets import Loader
 from astkit.systems.lattice.model import EnergyFlowLattice, LatticeConfig, LatticeOutput
-from astkit.systems.lattice.tasks import Task, retrieval
+from astkit.systems.lattice.tasks import LatticeTask, retrieval
 from astkit.systems.lattice.text import TextBridge, Vocabulary
 from astkit.trainers import Budget, Metric, TrainConfig, Trainer
 
@@ -120,7 +120,7 @@ class LatticeTrainer(Trainer):
     def __init__(
         self,
         lattice: EnergyFlowLattice | LatticeConfig,
-        task: Task,
+        task: LatticeTask,
         *,
         steps: int = 300,
         batch_size: int = 64,

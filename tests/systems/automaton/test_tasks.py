@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from astkit.systems.automaton import tasks
-from astkit.systems.automaton.tasks import Task, fire_masks, life_step
+from astkit.systems.automaton.tasks import AutomatonTask, fire_masks, life_step
 
 
 @settings(max_examples=30, deadline=None)
@@ -35,7 +35,7 @@ def test_the_checkerboard_has_squares_of_two() -> None:
 
 
 @pytest.mark.parametrize("made", [tasks.game_of_life, tasks.checkerboard_small])
-def test_samples_depend_on_seed_and_pass_alone(made: Callable[[], Task]) -> None:
+def test_samples_depend_on_seed_and_pass_alone(made: Callable[[], AutomatonTask]) -> None:
     task = made()
     source, again = task.source(3), task.source(3)
     first = list(source.batches(2))

@@ -23,7 +23,7 @@ from astkit.systems.automaton.training import (
 from astkit.trainers import Budget, Checkpoints, TrainConfig
 
 TINY = LogicCAConfig(2, 2, (8, 4, 2), (6, 4, 2), boundary="zero", fire_rate=0.6)
-ASYNC = tasks.Task("tiny", "checkerboard", TINY, 5, 6, 4, 3, 12, every=4, held_out=5)
+ASYNC = tasks.AutomatonTask("tiny", "checkerboard", TINY, 5, 6, 4, 3, 12, every=4, held_out=5)
 HARDENED = ASYNC.scaled(hard_share=0.5)
 LIFE = tasks.game_of_life().scaled(
     config=LogicCAConfig(1, 4, (8, 4, 2, 1), (8, 8, 4, 2, 1)), iterations=25
@@ -34,7 +34,7 @@ def weights(model: torch.nn.Module) -> torch.Tensor:
     return torch.cat([p.detach().flatten() for p in model.parameters()])
 
 
-def cpu(task: tasks.Task, **options: Any) -> AutomatonTrainer:
+def cpu(task: tasks.AutomatonTask, **options: Any) -> AutomatonTrainer:
     return AutomatonTrainer(task, device="cpu", **options)
 
 
@@ -56,7 +56,7 @@ def test_gradients_are_clipped_element_by_element() -> None:
 
 
 @pytest.mark.parametrize("task", [HARDENED, LIFE], ids=["hardened", "life"])
-def test_the_trainer_does_what_a_plain_loop_does(task: tasks.Task) -> None:
+def test_the_trainer_does_what_a_plain_loop_does(task: tasks.AutomatonTask) -> None:
     trainer = cpu(task, seed=3, iterations=6)
     trainer.run()
     model = LogicCA(replace(task.config, seed=3))
@@ -134,7 +134,7 @@ def test_a_resumed_run_is_one_that_was_never_left(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("task", [HARDENED, LIFE], ids=["hardened", "life"])
-def test_the_gate_trains_on_the_rows_of_highest_loss(task: tasks.Task) -> None:
+def test_the_gate_trains_on_the_rows_of_highest_loss(task: tasks.AutomatonTask) -> None:
     gate = Gate(0.5, controller="top_k", criterion=first_channel_loss)
     trainer = cpu(task, policy=gate, iterations=1)
     batch = next(iter(task.source(0).batches(0)))

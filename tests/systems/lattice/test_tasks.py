@@ -18,8 +18,8 @@ from astkit.datasets import Loader
 from astkit.datasets.pairs import TextPair, words
 from astkit.systems.lattice import tasks
 from astkit.systems.lattice.tasks import (
+    LatticeTask,
     Pairs,
-    Task,
     baselines,
     docs_task,
     lsa,
@@ -123,11 +123,11 @@ def test_batches_are_those_of_a_plain_loop():
         assert all(torch.equal(part, whole[stored]) for part, whole in parts)
 
 
-def made(n: int = 90, dim: int = 6) -> Task:
+def made(n: int = 90, dim: int = 6) -> LatticeTask:
     x, noise = (torch.randn(n, dim, generator=rng.generator(key)) for key in ("x", "noise"))
     y = x @ torch.randn(dim, dim, generator=rng.generator("w")) + noise + 2
     rows = torch.arange(n)
-    return Task("made", Pairs(x, y, rows[: n * 2 // 3]), Pairs(x, y, rows[n * 2 // 3 :]))
+    return LatticeTask("made", Pairs(x, y, rows[: n * 2 // 3]), Pairs(x, y, rows[n * 2 // 3 :]))
 
 
 def slow_retrieval(predicted: np.ndarray, targets: np.ndarray) -> dict[str, float]:
@@ -191,7 +191,7 @@ def test_wrong_arguments_are_refused():
     bare, ones, nan = made().train, torch.ones(2, 2), torch.full((2, 2), torch.nan)
     for refused, told in (
         (lambda: text_task([TextPair("a", "b")] * 3, 2), "give more pairs with different sources"),
-        (lambda: Task("bare", bare, bare).texts_of(bare), "has no texts"),
+        (lambda: LatticeTask("bare", bare, bare).texts_of(bare), "has no texts"),
         (lambda: docs_task(-5), "count is -5: give a whole number of 1 or more"),
         (lambda: retrieval(nan, ones), "predicted contains .*: the model has diverged"),
         (lambda: retrieval(ones, nan), "targets contains a value that is not finite"),

@@ -12,7 +12,7 @@ from astkit import rng
 from astkit.datasets.pairs import TextPair
 from astkit.gating import Gate
 from astkit.systems.lattice.model import EnergyFlowLattice, LatticeConfig
-from astkit.systems.lattice.tasks import Pairs, Task, retrieval, text_task
+from astkit.systems.lattice.tasks import LatticeTask, Pairs, retrieval, text_task
 from astkit.systems.lattice.training import (
     LatticeLoss,
     LatticeTrainer,
@@ -22,14 +22,14 @@ Lattice = EnergyFlowLattice | LatticeConfig
 SMALL = LatticeConfig(dim=16, width=4, height=4, depth=3, hidden=8, mapper_width=48)
 
 
-def task(n: int = 80) -> Task:
+def task(n: int = 80) -> LatticeTask:
     x = F.normalize(torch.randn(n, 16, generator=rng.generator(1)))
     y = F.normalize(torch.randn(n, 16, generator=rng.generator(2)))
     rows = torch.arange(n)
-    return Task("made", Pairs(x, y, rows[:-16]), Pairs(x, y, rows[-16:]))
+    return LatticeTask("made", Pairs(x, y, rows[:-16]), Pairs(x, y, rows[-16:]))
 
 
-def texts(n: int = 60) -> Task:
+def texts(n: int = 60) -> LatticeTask:
     names = ("cell", "flow", "surface", "energy", "neuron")
     pairs = [
         TextPair(f"{names[i % 5]} number {i}", f"the {names[(i + 1) % 5]} is next")
@@ -38,11 +38,11 @@ def texts(n: int = 60) -> Task:
     return text_task(pairs, dim=16)
 
 
-def cpu(lattice: Lattice, task: Task, **options: Any) -> LatticeTrainer:
+def cpu(lattice: Lattice, task: LatticeTask, **options: Any) -> LatticeTrainer:
     return LatticeTrainer(lattice, task, device="cpu", **options)
 
 
-def trained(lattice: Lattice, task: Task, **options: Any) -> LatticeTrainer:
+def trained(lattice: Lattice, task: LatticeTask, **options: Any) -> LatticeTrainer:
     trainer = cpu(lattice, task, **options)
     trainer.run()
     return trainer
