@@ -242,13 +242,23 @@ def units(rows: Rows) -> Tensor:
     """The unit of each row, int64 ``[N]`` from 0; rows of one may depend on each other.
 
     The groups of the data; blocks of consecutive rows where `Pair.worth` found that these depend on
-    each other; else single rows, with their copies.
+    each other; else single rows. Copies belong to the block of the first of them.
     """
     if rows.groups is not None:
         return rows.groups
-    if rows.copies is not None and rows.block == 1:
-        return rows.copies
-    return torch.from_numpy(block_numbers(len(rows), rows.block))
+    numbers = torch.from_numpy(block_numbers(len(rows), rows.block))
+    if rows.copies is None:
+        return numbers
+    first, place, _ = distinct(rows.copies)
+    return distinct(numbers[first[place]])[1]
+
+
+def without_copies(rows: Rows, which: Tensor) -> tuple[Tensor, Tensor]:
+    """The first of the copies among the rows ``which``, int64, and how many of each there are."""
+    if rows.copies is None or rows.groups is not None:
+        return which, torch.ones(len(which))
+    first, _, counts = distinct(rows.copies[which])
+    return which[first], counts
 
 
 def distinct(values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -277,9 +287,9 @@ def class_test(pair: Pair) -> float:
     assert pair.labels is not None
     train_labels, target_labels = pair.labels
     random = np.random.default_rng(rng.derive(pair.seed, "aim", "classes"))
+    pair.find_copies()
     if math.isinf(pair.worth) or pair.train.block > 1:
         return _grouped_class_test(pair, random)
-    pair.find_copies()
     if pair.train.copies is not None or pair.target.copies is not None:
         return _copied_class_test(pair, random)
     counts = torch.cat([train_labels, target_labels]).bincount()
@@ -296,9 +306,12 @@ def class_test(pair: Pair) -> float:
 
 def _grouped_class_test(pair: Pair, random: np.random.Generator) -> float:
     assert pair.labels is not None
-    own = [units(pair.train), units(pair.target)]
+    parts = pair.train, pair.target
+    rows = [without_copies(part, torch.arange(len(part)))[0] for part in parts]
+    own = [units(part)[which] for part, which in zip(parts, rows, strict=True)]
     sizes = [1 + int(each.max()) for each in own]
-    labels, unit = torch.cat(pair.labels), torch.cat([own[0], own[1] + sizes[0]])
+    labels = torch.cat([each[which] for each, which in zip(pair.labels, rows, strict=True)])
+    unit = torch.cat([own[0], own[1] + sizes[0]])
     counts = np.zeros((sum(sizes), 1 + int(labels.max())))  # of rows by unit and class
     np.add.at(counts, (unit.numpy(), labels.numpy()), 1)
     of_all = counts.sum(0)
@@ -372,17 +385,16 @@ def input_test(pair: Pair, factor: Tensor, rows: Tensor | None = None) -> Differ
         rows = pair.by_unit(rows)  # so that rows of one are not both fitted and judged
     count = min(TESTED - len(judge), len(rows) // 2)
     held, fitted = rows[:count], rows[count:]
-    times = torch.ones(count)
-    if not apart:  # of copies one is judged
-        first, _, times = distinct(units(pair.train)[held])
-        held, judge = held[first], judge[distinct(units(pair.target)[judge])[0]]
+    held, times = without_copies(pair.train, held)
+    judge, _ = without_copies(pair.target, judge)
     classifier = Classifier(pair, fitted, fit, factor)
     scores = np.concatenate(
         [classifier.scores(pair.train, held), classifier.scores(pair.target, judge)]
     )
     kinds = np.repeat([False, True], [len(held), len(judge)])
     weights, strata = np.ones(len(kinds)), np.zeros(len(kinds), np.int64)
-    weights[: len(held)] = times.numpy()
+    if not apart:
+        weights[: len(held)] = times.numpy()
     if pair.labels is not None:
         of_held = pair.labels[0][held]
         strata = torch.cat([of_held, pair.labels[1][judge]]).numpy()

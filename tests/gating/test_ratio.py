@@ -353,6 +353,21 @@ def test_copies_of_training_rows_are_no_difference(kind: str) -> None:
     assert ratio.input_test(other, whole[:240]).p > 0.01
 
 
+@pytest.mark.parametrize("kind", ["table", "tokens", "images"])
+def test_copies_stay_together_where_neighbours_depend_on_each_other(kind: str) -> None:
+    random = torch.Generator().manual_seed(2)
+    data, target = rows_of(kind, 300, random), rows_of(kind, 240, random)
+    four = torch.arange(300).repeat(4)[torch.randperm(1200, generator=random)]
+    made = Pair(Rows(again(data, four)), Rows(target))
+    made.__dict__["worth"] = 24.0
+    made.train.block = made.target.block = 10
+    assert ratio.input_test(made, torch.ones(1200, dtype=torch.float64)).p > 0.01
+    own = ratio.units(made.train)
+    assert len(own.unique()) > 20
+    for row in range(300):
+        assert len(own[four == row].unique()) == 1
+
+
 def test_copies_do_not_hide_a_difference_and_values_that_come_often_are_no_copies() -> None:
     random = torch.Generator().manual_seed(0)
     x = torch.randn(300, 4, generator=random).repeat(4, 1)
