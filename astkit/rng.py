@@ -40,16 +40,18 @@ def permutation(n: int, *key: int | str) -> Tensor:
     return torch.randperm(n, generator=generator(*key))
 
 
-def uniform(index: Tensor, *key: int | str) -> Tensor:
+def uniform(index: Tensor, *key: int | str, again: Tensor | None = None) -> Tensor:
     """A number in [0, 1) for each element of ``index``: float32, same shape and device.
 
     Each number depends only on the key and its index, independent of batch, order and
     process. The mixer is the 32-bit ``lowbias32`` of Chris Wellons'
-    hash-prospector, applied to both halves of the index.
+    hash-prospector, applied to both halves of the index. ``again``: int64, how often an index came
+    before, in place of its upper half.
     """
     seed = derive(*key)
     bits = _mix((index & _MASK) ^ (seed & _MASK))
-    bits = _mix(bits ^ ((index >> 32) & _MASK) ^ (seed >> 32))
+    high = index >> 32 if again is None else again
+    bits = _mix(bits ^ (high & _MASK) ^ (seed >> 32))
     return (bits >> 8).to(torch.float32) * 2.0**-24
 
 

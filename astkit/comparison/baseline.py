@@ -156,13 +156,11 @@ def tried(task: Task, method: Method, budget: Budget, seed: int, factor: float) 
     if budget.steps is not None:
         half = {"steps": max(1, budget.steps // 2)}
     trainer = task.trainer(method.new_policy(seed), seed, Budget(**half), factor)
-    trainer.validates = False
     try:
         trainer.run()
     except FloatingPointError:
         return Trial(math.nan)
-    assert trainer.validation is not None
-    measured = trainer.measure(trainer.validation, trainer.validation_rows)
+    measured = trainer.measure_validation()
     value, metric, higher = task.value(measured.values())
     return Trial(value, measured.rows.get(metric), metric, higher)
 

@@ -130,8 +130,7 @@ class Schedule:
         if chooser is None:
             return None
         trainer = self.task.trainer(None, seed, self.budget)
-        trainer.look()
-        features, classes = getattr(chooser, "features", None), trainer.targets.classes
+        features, classes = getattr(chooser, "features", None), trainer.look().classes
         options: dict[str, Any] = {"features": features, "seed": seed, "classes": classes}
         try:
             expected = forecast(self.task.train, self.task.validation, **options)

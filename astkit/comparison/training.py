@@ -25,7 +25,7 @@ from astkit.datasets import BatchSource, Loader, as_loader
 from astkit.datasets.batch import Batch, join
 from astkit.datasets.dependence import centred, sorted_by
 from astkit.datasets.facts import row_groups
-from astkit.datasets.foreign import opened
+from astkit.datasets.foreign import check_unshuffled, opened
 from astkit.files import read_json, write_atomic, write_json
 from astkit.gating.losses import Criterion, cross_entropy_rows
 from astkit.gating.policies.random_subset import RandomSubset
@@ -91,7 +91,9 @@ class Task:
 
     def source(self, part: str) -> BatchSource:
         """The "validation" or "test" data, in order."""
-        data = opened(getattr(self, part))
+        data = getattr(self, part)
+        check_unshuffled(data)
+        data = opened(data)
         return as_loader(data, choose_device(self.device), shuffle=False)
 
     def trainer(
@@ -115,7 +117,7 @@ class Task:
                     f"make_optimizer returns a {type(optimizer).__name__}: return an optimizer of"
                     " the model that it is called with, or a pair of it and a scheduler"
                 )
-        trainer = self.trainer_class(
+        return self.trainer_class(
             model,
             selectable(self.train, seed),
             self.source("validation"),
@@ -128,12 +130,11 @@ class Task:
             optimizer=optimizer,
             scheduler=scheduler,
             flops=self.flops,
+            lr_scale=1.0 if optimizer is None else lr_factor,
+            validates=False,  # where it is, is decided by the comparison
             device=self.device,
             **options,
         )
-        if optimizer is not None:
-            trainer.optimisation.lr_scale = lr_factor
-        return trainer
 
     def value(self, values: Mapping[str, Any]) -> tuple[float, str, bool]:
         """Value, name and direction (whether higher is better) of what is compared.
@@ -201,6 +202,8 @@ class RunRecord:
         points: lists ``[FLOPs, training seconds, value]``, at `POINTS` equal fractions of the
             budget and at its end; FLOPs are ``None`` if not countable.
     """
+
+    needs_outputs = True
 
     def __init__(
         self,
@@ -299,12 +302,10 @@ def train_method(
         checkpoints=Checkpoints(saved, every=1, pause=PAUSE) if resumable else None,
         resume=resumable,
         meter=EnergyMeter(device),
+        schedule_steps=schedule_steps,
     )
-    trainer.optimisation.watching = True  # before a batch tells whether there is a class
     if check is not None:
         check(trainer)
-    trainer.validates = False  # the record does
-    trainer.optimisation.schedule_steps = schedule_steps
     failure: Entry | None = None
     measure = partial(_point, trainer, task, arrays)
     try:
@@ -333,8 +334,7 @@ def train_method(
 
 def _point(trainer: Trainer, task: Task, arrays: dict[str, Tensor]) -> list[float | None]:
     """FLOPs, seconds and value now; ``arrays`` keeps the value of each validation row."""
-    assert trainer.validation is not None
-    measured = trainer.measure(trainer.validation, trainer.validation_rows)
+    measured = trainer.measure_validation()
     value, metric, _ = task.value(measured.values())
     if metric in measured.rows:
         arrays["validation"] = measured.rows[metric]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -17,6 +16,8 @@ from torch.utils.data import (
     IterableDataset,
     RandomSampler,
     SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
     default_collate,
 )
 
@@ -199,24 +200,13 @@ def parts_of(loader: Any) -> Iterator[Any]:
             yield from parts_of(part)
 
 
-def generators_of(source: Any) -> list[torch.Generator]:
-    """The generators of a wrapped loader and its parts, from which they draw the order of rows."""
-    parts = parts_of(getattr(source, "loader", None))
-    own = dict.fromkeys(getattr(part, "generator", None) for part in parts)
-    return [each for each in own if isinstance(each, torch.Generator)]
-
-
-@contextmanager
-def drawn_alike(source: Any) -> Iterator[None]:
-    """Let these generators draw the same numbers in each such block, and restore them after it."""
-    states = [(each, each.get_state()) for each in generators_of(source)]
-    for generator, _ in states:
-        generator.manual_seed(0)
-    try:
-        yield
-    finally:
-        for generator, state in states:
-            generator.set_state(state)
+def check_unshuffled(data: Any) -> None:
+    """Raise ``ValueError`` for a DataLoader of validation or test data that shuffles its rows."""
+    if isinstance(sampler_of(data), RandomSampler | SubsetRandomSampler | WeightedRandomSampler):
+        raise ValueError(
+            f"the validation or test data are a {type(data).__name__} that shuffles, but runs are"
+            " compared row by row: leave shuffle and sampler out of it, or pass the data set itself"
+        )
 
 
 def as_loader(

@@ -43,12 +43,15 @@ from astkit.system import allowed_cpus, text_of
 RESIDENT_BYTES = 2 * 2**30
 WORKER_BYTES = 2**30  # of free memory for each worker and the batches that it loads in advance
 TIMEOUT_S = 300.0  # without a batch from a worker, after which an error is raised
-ROWS = 2**32  # a visit is row + ROWS * occurrence
 AUGMENTATIONS = ("crop", "flip")
 PAD = 4  # black pixels on each side before a crop
 
 Auto = Literal["auto"]
 Statistic = float | Sequence[float] | Tensor
+
+
+Visits = tuple[Tensor, Tensor]
+"""Rows of a batch, int64 ``[rows]``, and how often each came before in the epoch."""
 
 
 @runtime_checkable
@@ -152,15 +155,20 @@ class Loader:
             num_workers = automatic_workers(self.data, self.device)
         if resident == "auto":
             resident = automatic_resident(self.data, self.device)
-        self.num_workers, self.resident = num_workers, resident
+        self.num_workers = num_workers
         self._idle = None
-        self._stored = None
+        self._stored: tuple[Tensor, Tensor] | None = None
         if resident:
             self._stored = (self.data.images.to(self.device), self.data.labels.to(self.device))
         mean, std = self._statistics()
         self._scale = (1 / (255 * std)).float().to(self.device)
         self._bias = None if self._normalize is None else (-mean / std).float().to(self.device)
         return self
+
+    @property
+    def resident(self) -> bool:
+        """Whether all images are kept on the device."""
+        return self._stored is not None
 
     def _statistics(self) -> tuple[Tensor, Tensor]:
         """Mean and deviation of ``normalize``: float64 ``[C, 1, 1]`` or ``[1, 1, 1]``."""
@@ -242,32 +250,35 @@ class Loader:
                 f"order is {order.dtype} of shape {list(order.shape)}; pass the numbers of rows,"
                 " int64 [K], such as mask.nonzero()[:, 0]."
             )
-        visits = order if occurrence is None else order + ROWS * occurrence
+        again = torch.zeros_like(order) if occurrence is None else occurrence
+        rows = len(order)
         if self._divided:
-            visits = visits[: distributed.shared_evenly(len(visits))]
+            rows = distributed.shared_evenly(rows)
         if self.drop_last:
-            visits = visits[: len(visits) // self.batch_size * self.batch_size]
-        chunks = visits[start * self.batch_size :].split(self.batch_size)
+            rows = rows // self.batch_size * self.batch_size
+        places = torch.arange(start * self.batch_size, max(rows, start * self.batch_size))
+        parts = places.split(self.batch_size)
         if self._divided:
-            chunks = tuple(chunk[distributed.share(len(chunk))] for chunk in chunks)
-        return self._deliver(chunks, epoch, start)
+            parts = tuple(part[distributed.share(len(part))] for part in parts)
+        visits = [(order[part], again[part]) for part in parts]
+        return self._deliver(visits, epoch, start)
 
-    def _deliver(self, chunks: Sequence[Tensor], epoch: int, start: int) -> Iterator[Batch]:
-        visits = torch.cat([*chunks]).to(self.device)
-        if len(visits) == 0:
+    def _deliver(self, visits: Sequence[Visits], epoch: int, start: int) -> Iterator[Batch]:
+        rows, again = (torch.cat(each).to(self.device) for each in zip(*visits, strict=True))
+        if len(rows) == 0:
             return
-        sizes = [len(chunk) for chunk in chunks]
-        index = (visits % ROWS).split(sizes)
+        sizes = [len(chosen) for chosen, _ in visits]
+        index = rows.split(sizes)
         if self._stored is None:
-            loaded = self._load(chunks, epoch, start)
+            loaded = self._load(visits, epoch, start)
         else:
             images, labels = self._stored
             loaded = (
-                (images.index_select(0, rows), labels.index_select(0, rows)) for rows in index
+                (images.index_select(0, chosen), labels.index_select(0, chosen)) for chosen in index
             )
-        draws = self._augment.draw(visits, self.seed, epoch).split(sizes, dim=1)
-        for rows, drawn, item in zip(index, draws, loaded, strict=True):
-            batch = as_batch(item, rows)
+        draws = self._augment.draw(rows, again, self.seed, epoch).split(sizes, dim=1)
+        for chosen, drawn, item in zip(index, draws, loaded, strict=True):
+            batch = as_batch(item, chosen)
             if not self.resident:
                 batch = batch.to(self.device)
             yield self._prepared(batch, drawn)
@@ -290,8 +301,8 @@ class Loader:
             x = x if self._bias is None else x.add_(self._bias)
         return batch._replace(x=x, y=x if batch.y is batch.x else batch.y)
 
-    def _load(self, chunks: Sequence[Tensor], epoch: int, start: int) -> Iterator[Any]:
-        """The collated items of ``chunks``, on the CPU, read in this process or in workers.
+    def _load(self, visits: Sequence[Visits], epoch: int, start: int) -> Iterator[Any]:
+        """The collated items of ``visits``, on the CPU, read in this process or in workers.
 
         Raises the errors of torch's DataLoader, also for a worker that died or delivered nothing in
         `TIMEOUT_S` seconds.
@@ -299,8 +310,8 @@ class Loader:
         loader: Any = self._dataloader() if self._idle is None else self._idle
         self._idle = None
         loader.batch_sampler[:] = [
-            ((self.seed, "rows", epoch, batch, int(visits.sum())), (visits % ROWS).tolist())
-            for batch, visits in enumerate((chunk.cpu() for chunk in chunks), start)
+            (_key(self.seed, epoch, batch, rows, again), rows.tolist())
+            for batch, (rows, again) in enumerate(visits, start)
         ]
         # an iterator draws its workers' base seed from here instead of the global generator
         loader.generator.manual_seed(derive(self.seed, "workers", epoch))
@@ -408,6 +419,13 @@ def fetch_rows(data: Any, rows: list[int]) -> list[Any]:
     return [data[row] for row in rows]
 
 
+def _key(seed: int, epoch: int, batch: int, rows: Tensor, again: Tensor) -> tuple[int | str, ...]:
+    """Key of what the data set draws for a batch: other visits to the same rows draw anew."""
+    key = (seed, "rows", epoch, batch, int(rows.sum()))
+    repeated = int(again.sum())
+    return (*key, repeated) if repeated else key
+
+
 def _as_read(items: Any) -> Any:
     return items
 
@@ -424,16 +442,15 @@ class Augment:
             if name not in AUGMENTATIONS:
                 raise ValueError(f"augment has {name!r}; choose from 'crop', 'flip'.")
 
-    def draw(self, visits: Tensor, seed: int, epoch: int) -> Tensor:
-        """Random numbers of ``visits``: float32 ``[3, N]``; a call for a whole pass is cheapest.
+    def draw(self, rows: Tensor, again: Tensor, seed: int, epoch: int) -> Tensor:
+        """Random numbers of rows: float32 ``[3, N]``; a call for a whole pass is cheapest.
 
-        ``visits``: int64 ``[N]``, row + `ROWS` x its occurrence in the epoch.
+        ``rows``: int64 ``[N]``; ``again``: how often each came before in the epoch.
         """
         if not self.names:
-            return torch.empty(0, len(visits), device=visits.device)
-        return torch.stack(
-            [uniform(visits, seed, key, epoch) for key in ("crop-y", "crop-x", "flip")]
-        )
+            return torch.empty(0, len(rows), device=rows.device)
+        keys = ("crop-y", "crop-x", "flip")
+        return torch.stack([uniform(rows, seed, key, epoch, again=again) for key in keys])
 
     def apply(self, x: Tensor, drawn: Tensor) -> Tensor:
         """``x`` ``[B, channels, height, width]`` augmented; same shape and dtype.

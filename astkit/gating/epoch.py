@@ -88,15 +88,17 @@ class Epoch:
         samples: int,
         data: Any = None,
         target: Any = None,
-        features: Features | None = None,
-        budget: float | None = None,
     ) -> None:
         self.planner, self.samples = planner, samples
         self.rounds = 1 if planner is None else planner.rounds
         self.classes: bool | None = None
-        self._given = {"data": data, "target": target, "features": features, "budget": budget}
+        self._given: dict[str, Any] = {"data": data, "target": target}
         self.candidates, self.share = 0, 1.0
         self.start(0)
+
+    def inform(self, features: Features | None, budget: float | None) -> None:
+        """Give plans the features of the model in training, and the FLOPs of the run."""
+        self._given |= {"features": features, "budget": budget}
 
     @cached_property
     def facts(self) -> dict[str, Any]:

@@ -54,6 +54,8 @@ class Policy:
     rounds: int = 1
     needs_index: bool = False  #: whether per-sample state is kept, which requires indices
     needs_outputs: bool = False  #: whether ``observe`` needs predictions, see `Visit`
+    chooses: ClassVar[bool] = False  #: whether the class overrides ``choose``
+    observes: ClassVar[bool] = False  #: whether it overrides ``observe``
     state: ClassVar[tuple[str, ...]] = ()  #: attributes to save: tensors, numbers, strings, None
     card: ClassVar[PolicyCard]
     criterion: Criterion | None = None  #: of ``choose`` in custom loops; default cross-entropy
@@ -66,6 +68,11 @@ class Policy:
     _visits: Visits | None = None  # not observed yet
     _seed: int = 0
     _compared: bool = False  # whether the model was looked at, see `check_unshifted`
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls.chooses = cls.choose is not Policy.choose
+        cls.observes = cls.observe is not Policy.observe
 
     @property
     def seed(self) -> int:

@@ -65,6 +65,7 @@ class Loss(ContextScore):
         self.criterion = criterion
 
     def score(self, batch: Scored) -> Tensor:
+        batch.score()
         return row_losses(self.criterion or batch.criterion, batch.outputs, batch.targets)
 
 
@@ -72,6 +73,7 @@ def score_rows(score: Score, batch: Scored) -> Tensor:
     """Evaluate ``score``, a function or a `ContextScore`, on ``batch``: ``[batch]``."""
     if isinstance(score, ContextScore):
         return score.score(batch)
+    batch.score()
     return score(batch.outputs, batch.targets, batch.inputs)
 
 
@@ -137,6 +139,7 @@ class LossAndContrast(RelativeScore):
         self.criterion = criterion
 
     def features(self, batch: Scored) -> Tensor:
+        batch.score()
         losses = row_losses(self.criterion or batch.criterion, batch.outputs, batch.targets)
         if bool((losses[losses.isfinite()] < 0).any()):
             raise ValueError(

@@ -1,7 +1,7 @@
 """What a policy sees of a batch, and what it answers.
 
-`Scored` is a batch whose outputs and losses are computed on first access; `Selection` names the
-rows to train on, with their weights.
+`Scored` is a batch with outputs and losses, once it is scored; `Selection` names the rows to train
+on, with their weights.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -198,10 +198,10 @@ def evaluating(model: nn.Module | None, device: torch.device | str = "cpu") -> I
 
 
 class Scored:
-    """A batch whose outputs and losses are evaluated on first access.
+    """A batch as a policy sees it: rows, and, once it is scored, outputs and losses.
 
-    Reading ``outputs`` or ``losses`` runs one forward pass of ``model`` in eval mode without
-    gradients, whose cost is counted.
+    `score` runs one forward pass of ``model`` in eval mode without gradients, whose cost is
+    counted; before it, ``outputs`` and ``losses`` raise ``RuntimeError``.
 
     Args:
         outputs: model outputs; ``None`` if not known yet.
@@ -241,12 +241,21 @@ class Scored:
         """Number of rows."""
         return count_rows(self.targets)
 
+    def score(self) -> Self:
+        """Compute the outputs, unless they are known; returns the batch."""
+        if self._outputs is None:
+            assert self.model is not None, "pass outputs or a model that computes them"
+            self._outputs = self.forward(self.model)
+        return self
+
     @property
     def outputs(self) -> Any:
         """The model's outputs."""
         if self._outputs is None:
-            assert self.model is not None, "pass outputs or a model that computes them"
-            self._outputs = self.forward(self.model)
+            raise RuntimeError(
+                "the batch has no outputs and losses yet: call batch.score() first, which makes a"
+                " forward pass"
+            )
         return self._outputs
 
     @property
@@ -267,7 +276,7 @@ class Scored:
         return self._losses
 
     def take(self, rows: Tensor) -> Scored:
-        """Subset of the rows (int64 ``[n]``), not evaluated yet."""
+        """Subset of the rows (int64 ``[n]``), not scored yet."""
         index, x, y = self.batch.take(rows)
         return Scored(
             None,

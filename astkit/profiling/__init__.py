@@ -3,7 +3,7 @@
 from astkit.profiling.energy import EnergyMeter as EnergyMeter
 from astkit.profiling.energy import EnergyReading as EnergyReading
 from astkit.profiling.flops import BatchFlops as BatchFlops
-from astkit.profiling.flops import FlopCache as FlopCache
+from astkit.profiling.flops import Costs as Costs
 from astkit.profiling.flops import FlopCounter as FlopCounter
 from astkit.profiling.flops import PassFlops as PassFlops
 from astkit.profiling.flops import count_flops as count_flops

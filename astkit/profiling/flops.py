@@ -1,7 +1,7 @@
 """FLOPs of a batch, counted from the executed operations: 2 per multiply-add.
 
 Counting slows a pass (up to 14 times for small layers), so count once per model and input shape
-(`FlopCache`), outside timed windows. Source of the counts: torch's ``FlopCounterMode`` and the
+(`Costs`), outside timed windows. Source of the counts: torch's ``FlopCounterMode`` and the
 formulas at the end of this file. Elementwise operations, normalisation and the optimizer count as
 zero, as they do there.
 """
@@ -20,7 +20,6 @@ from functools import partial
 from math import prod
 from numbers import Real
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -76,6 +75,9 @@ class BatchFlops:
 RowFlops = float | Callable[[Any], float]
 """Training FLOPs of a row: a number, or a function of the inputs of a batch that returns it."""
 
+Count = Callable[[nn.Module, Batch], BatchFlops]
+"""Counts the FLOPs of a batch in a model."""
+
 
 def stated(flops: RowFlops, inputs: Any) -> BatchFlops:
     """The cost of a batch of ``inputs`` whose rows take ``flops`` to train on.
@@ -92,44 +94,65 @@ def stated(flops: RowFlops, inputs: Any) -> BatchFlops:
     return BatchFlops(forward, forward, PassFlops(float(row) * 2 / 3))
 
 
-class FlopCache:
-    """FLOPs of batches by model and input shape; ``count(model, batch)`` is called for new shapes.
+class Costs:
+    """FLOPs of batches, counted once for each shape of their rows.
 
     Where only one length varies, as of texts, the first one is counted as it is, and others are
-    rounded up to a multiple of `BUCKET`. ``first``: the first length of each kind of shape, which a
-    checkpoint saves, since a resumed run may begin with another one.
+    rounded up to a multiple of `BUCKET`.
+
+    Args:
+        model: the model in training; another one is counted likewise.
+        flops: training FLOPs of its rows, which are then not counted.
+
+    Attributes:
+        known: costs by model, which of the parameters in training are trained, and shape.
+        trained: for each parameter whether it was trained at the latest `look`.
+        lengths: the first length of each kind of shape; a checkpoint saves it, since a resumed run
+            may begin with another one.
+
+    Raises ``ValueError`` if ``flops`` is no number of FLOPs.
     """
 
-    def __init__(
-        self,
-        count: Callable[[nn.Module, Batch], BatchFlops],
-        first: dict[Shape, int] | None = None,
-    ) -> None:
-        self._count = count
-        self.first = {} if first is None else first
-        self._costs: WeakKeyDictionary[nn.Module, dict[Shape, BatchFlops]] = WeakKeyDictionary()
+    def __init__(self, model: nn.Module, flops: RowFlops | None = None) -> None:
+        if flops is not None and not callable(flops):
+            stated(flops, None)
+        self.model, self.flops = model, flops
+        self.known: dict[tuple[nn.Module, tuple[bool, ...], Shape], BatchFlops] = {}
+        self.lengths: dict[Shape, int] = {}
         self._warned: set[str] = set()
+        self.look()
 
-    def cost(self, model: nn.Module, batch: Batch) -> BatchFlops:
-        """FLOPs of ``batch``; warns once for each operation that cannot be counted."""
-        shape, costs = shape_of(batch), self._costs.setdefault(model, {})
-        if shape not in costs:
+    def look(self) -> None:
+        """Note which parameters are trained, on which the cost of gradients depends."""
+        self.trained = tuple([each.requires_grad for each in self.model.parameters()])
+
+    def add(self, model: nn.Module, batch: Batch, count: Count) -> BatchFlops:
+        """The cost of a shape that is not known; ``count(model, batch)`` is called for a new one.
+
+        Warns once for each operation that cannot be counted.
+        """
+        shape = shape_of(batch)
+        if model is self.model and self.flops is not None:
+            cost = stated(self.flops, batch.x)
+        else:
             length = shape[0][0] if shape[0] else 0
-            first = self.first.setdefault(_with_length(shape, length, 0), length)
+            first = self.lengths.setdefault(_with_length(shape, length, 0), length)
             longer = length if length == first else _rounded(length, model)
-            known = _with_length(shape, length, longer)
-            if known not in costs:
-                costs[known] = self._counted(model, batch, length, longer)
-                self._warn(set(costs[known].uncounted))
-            costs[shape] = costs[known]
-        return costs[shape]
+            key = (model, self.trained, _with_length(shape, length, longer))
+            if key not in self.known:
+                self.known[key] = _counted(count, model, batch, length, longer)
+                self._warn(set(self.known[key].uncounted))
+            cost = self.known[key]
+        self.known[model, self.trained, shape] = cost
+        return cost
 
-    def _counted(self, model: nn.Module, batch: Batch, length: int, longer: int) -> BatchFlops:
-        if longer > length:
-            cost = self._count(model, _lengthened(batch, length, longer))
-            if not cost.uncounted:
-                return cost  # else the model may refuse this length
-        return self._count(model, batch)
+    def state_dict(self) -> dict[str, Any]:
+        """The first length of each kind of shape."""
+        return {"lengths": dict(self.lengths)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore ``state``."""
+        self.known, self.lengths = {}, dict(state["lengths"])
 
     def _warn(self, uncounted: set[str]) -> None:
         unknown = uncounted - self._warned
@@ -139,8 +162,16 @@ class FlopCache:
                 f"FLOPs of {', '.join(sorted(unknown))} cannot be counted: the ledger holds a"
                 " lower bound, no ratio is computed from it, and a FLOPs budget raises"
                 " ValueError; give your own figure as flops=",
-                stacklevel=4,
+                stacklevel=5,
             )
+
+
+def _counted(count: Count, model: nn.Module, batch: Batch, length: int, longer: int) -> BatchFlops:
+    if longer > length:
+        cost = count(model, _lengthened(batch, length, longer))
+        if not cost.uncounted:
+            return cost  # else the model may refuse this length
+    return count(model, batch)
 
 
 def shape_of(batch: Batch) -> Shape:

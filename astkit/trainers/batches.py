@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,29 +13,120 @@ from torch import Tensor
 from astkit import distributed, rng
 from astkit.datasets import BatchSource, Loader
 from astkit.datasets.batch import Batch
-from astkit.datasets.foreign import divided, drawn_alike, generators_of, name_of
-from astkit.gating.epoch import Epoch, Features
+from astkit.datasets.foreign import divided, name_of
+from astkit.gating.epoch import Epoch, RunInfo
 from astkit.gating.policy import Policy, overrides
+from astkit.gating.targets import Targets
+
+
+class RowsByNumber:
+    """Training data whose rows are loaded in any order, from any place in it."""
+
+    def __init__(self, source: Any, epoch: Epoch) -> None:
+        self.source, self.epoch = divided(source), epoch
+
+    def begin(self, batch: int, taken: int) -> Iterator[Batch]:
+        """The batches from number ``batch`` of the epoch on; ``taken`` of the round are done."""
+        number = self.epoch.number
+        if self.epoch.planner is None:
+            return self.source.batches(number, None, taken)
+        planned = slice(0, self.part(batch - taken).stop)
+        again = self.epoch.occurrences(planned)
+        options = {} if again is None else {"occurrence": again}
+        return self.source.batches(number, self.epoch.rows[planned], batch, **options)
+
+    def next(self, loading: Iterator[Batch], place: tuple[int, int]) -> Batch | None:
+        """The next batch; the source seeds what it draws."""
+        return next(loading, None)
+
+    def part(self, first_batch: int) -> slice:
+        """The planned rows of a round that begins with a batch; the rest waits for the next one."""
+        size = self.source.batch_size
+        first = first_batch * size
+        rows = len(self.epoch.rows) - first
+        rows = distributed.shared_evenly(rows) if self.epoch.complete else rows // size * size
+        return slice(first, first + rows)
+
+    def rows(self, batch: Batch | None, number: int, taken: int) -> int:
+        """Rows of a batch in all processes together."""
+        size = self.source.batch_size
+        part = slice(0, distributed.shared_evenly(self.source.num_samples))
+        if self.epoch.planner is not None:
+            part = self.part(number - taken)
+        return min(part.stop - part.start - taken * size, size)
+
+    def batches_in_round(self, first_batch: int, taken: int) -> float:
+        """Batches in a round that begins with a batch."""
+        if self.epoch.planner is None:
+            return len(self.source)
+        part, size = self.part(first_batch), self.source.batch_size
+        rows = part.stop - part.start
+        return rows // size if getattr(self.source, "drop_last", False) else -(-rows // size)
+
+
+class RowsInOrder:
+    """Training data that are read in their own order, from the beginning, in each pass."""
+
+    def __init__(self, source: Any, epoch: Epoch, device: torch.device, seed: int) -> None:
+        self.source, self.epoch = divided(source), epoch
+        self.device, self.seed = device, seed
+
+    def begin(self, batch: int, taken: int) -> Iterator[Batch]:
+        """A new pass, also in the middle of an epoch, of which a warning tells."""
+        if taken:
+            warnings.warn(
+                f"the run goes on in the middle of epoch {self.epoch.number}, for which a"
+                f" {name_of(self.source)} starts a new pass: some rows of this epoch may come twice"
+                " or not at all; pass the data set itself, with batch_size=..., to continue with"
+                " the row that is next",
+                stacklevel=2,
+            )
+        return self.source.batches(self.epoch.number)
+
+    def next(self, loading: Iterator[Batch], place: tuple[int, int]) -> Batch | None:
+        """The next batch; what it draws from the default generators depends on its place."""
+        with rng.restored(self.device, self.seed, "load", *place, *distributed.key()):
+            return next(loading, None)
+
+    def rows(self, batch: Batch | None, number: int, taken: int) -> int:
+        """Rows of a batch in all processes together; ``RuntimeError`` if one has none."""
+        rows = 0 if batch is None else batch.rows
+        rows, with_batch = map(int, distributed.total(rows, batch is not None))
+        if 0 < with_batch < distributed.world():
+            raise RuntimeError(
+                f"{with_batch} of {distributed.world()} processes have a batch {number} in epoch"
+                f" {self.epoch.number}: let the DataLoader yield equally many in each, such as with"
+                " sampler=DistributedSampler(data)"
+            )
+        return rows
+
+    def batches_in_round(self, first_batch: int, taken: int) -> float:
+        """Until the loader ends; in an epoch that goes on, as many as there were left."""
+        try:
+            return len(self.source) if taken else math.inf
+        except TypeError:
+            return math.inf
 
 
 class Batches:
     """Batches of ``source`` in the order that a policy plans, or in the loader's.
 
-    Rows that do not fill a batch at the end of a round come first in the next round of the same
-    epoch. With several processes, each loads its share of the same batches; a DataLoader has to
-    yield different rows in each process.
+    A stopped run goes on with the next batch, or, with a loader that is read in order, with a new
+    pass of it. Rows that do not fill a batch at the end of a round come first in the next round of
+    the same epoch. With several processes, each loads its share of the same batches; a DataLoader
+    has to yield different rows in each process.
 
     Args:
         source: the training data.
         policy: plans the rows if it overrides ``plan``.
         validation: likewise; the policy may look at its data.
         device, seed: of a loader that draws from torch's default generators.
-        features, budget: see `RunInfo`.
 
     Attributes:
         epoch: the plan of the current epoch.
         batch: batches loaded in this epoch; ``taken`` of them since the latest plan.
         rows: rows of the current batch in all processes.
+        undivided: the training data of all ``processes``; ``process``: key of this one's draws.
 
     Raises ``ValueError`` if the policy plans but rows of the data cannot be selected, or if all
     processes would train on the same rows.
@@ -47,26 +139,53 @@ class Batches:
         validation: BatchSource | None,
         device: torch.device,
         seed: int,
-        features: Features,
-        budget: float | None,
     ) -> None:
-        self.source: Any = divided(source)
-        self._undivided = source
+        self.undivided = source
         planner = policy if overrides(policy, "plan") else None
         if planner is not None:
             _check_selectable(planner, source)
         data = getattr(source, "data", None)
         target = getattr(validation, "data", getattr(validation, "loader", None))
-        known = features if hasattr(validation, "order") else None
-        self.epoch = Epoch(planner, source.num_samples or 0, data, target, known, budget)
+        self.epoch = Epoch(planner, source.num_samples or 0, data, target)
         self.device, self.seed = device, seed
         self.batch = self.taken = self.rows = 0
-        self._alone = distributed.world() == 1
+        self.processes, self.process = distributed.world(), distributed.key()
         self._in_round = math.inf  # batches in the current round
-        self.selects = hasattr(source, "order")  # rows can be loaded in any order
+        self.reader: RowsByNumber | RowsInOrder
+        if hasattr(source, "order"):
+            self.reader = RowsByNumber(source, self.epoch)
+        else:
+            self.reader = RowsInOrder(source, self.epoch, device, seed)
+        self.source = self.reader.source
         self._loading: Iterator[Batch] | None = None
-        self._generators = generators_of(source)
-        self._drawn: list[Tensor] | None = None  # their states before the epoch
+
+    @property
+    def number(self) -> int:
+        """The current epoch, counted from 0."""
+        return self.epoch.number
+
+    @property
+    def complete(self) -> bool:
+        """Whether all rounds of the epoch are planned."""
+        return self.epoch.complete
+
+    @property
+    def share(self) -> float:
+        """Share of the candidates that was planned."""
+        return self.epoch.share
+
+    @property
+    def plans(self) -> bool:
+        """Whether the policy plans the rows."""
+        return self.epoch.planner is not None
+
+    def tell(self, targets: Targets) -> None:
+        """Let plans know what the targets are."""
+        self.epoch.classes = targets.classes
+
+    def first_plan(self) -> RunInfo | None:
+        """What the policy is told before its first plan; ``None`` if it makes none."""
+        return self.epoch.run_info(self.source.order(0), 0.0) if self.plans else None
 
     def plan(self, progress: float) -> int:
         """Start the next round; returns the number of candidates that need not be loaded."""
@@ -76,73 +195,23 @@ class Batches:
             self.epoch.planned = 1
         else:
             unloaded = self.epoch.plan(self.source.order(self.epoch.number), progress)
-        self._in_round = self._batches_in_round()
+        self._in_round = self.reader.batches_in_round(self.batch, 0)
         return unloaded
 
     def next(self) -> Batch | None:
         """The next batch; ``None`` if the round is over or none is planned."""
         if not self.epoch.planned or self.taken >= self._in_round:
             return None
-        first = self.batch
         if self._loading is None:
-            self._loading = self._begun()
-            # a loader with its own order is read again from the start of the epoch
-            first -= 0 if self.selects else self.taken
-        batch = None
-        for number in range(first, self.batch + 1):
-            # so seeded, data that draw from the default generators do the same when resumed
-            if isinstance(self.source, Loader):  # which seeds them itself
-                batch = next(self._loading, None)
-                continue
-            place = ("load", self.epoch.number, number)
-            with rng.restored(self.device, self.seed, *place, *distributed.key()):
-                batch = next(self._loading, None)
-        self.rows = self._rows_of(batch)
+            self._loading = self.reader.begin(self.batch, self.taken)
+        batch = self.reader.next(self._loading, (self.epoch.number, self.batch))
+        if self.processes == 1:
+            self.rows = 0 if batch is None else batch.rows
+        else:
+            self.rows = self.reader.rows(batch, self.batch, self.taken)
         if batch is None:
             self._in_round = self.taken  # the end of a loader
         return batch
-
-    def _begun(self) -> Iterator[Batch]:
-        number = self.epoch.number
-        if not self.selects:
-            self._drawn = self._generator_states()
-            for generator, state in zip(self._generators, self._drawn, strict=False):
-                generator.set_state(state)
-            return self.source.batches(number)
-        if self.epoch.planner is None:
-            return self.source.batches(number, None, self.taken)
-        planned = slice(0, self._part().stop)
-        again = self.epoch.occurrences(planned)
-        options = {} if again is None else {"occurrence": again}
-        return self.source.batches(number, self.epoch.rows[planned], self.batch, **options)
-
-    def _part(self) -> slice:
-        """The planned rows that this round trains on; the rest waits for the next one."""
-        size, planned = self.source.batch_size, len(self.epoch.rows)
-        first = (self.batch - self.taken) * size
-        rows = planned - first
-        rows = distributed.shared_evenly(rows) if self.epoch.complete else rows // size * size
-        return slice(first, first + rows)
-
-    def _rows_of(self, batch: Batch | None) -> int:
-        """Rows of a batch in all processes together."""
-        own = 0 if batch is None else batch.rows
-        if self._alone:
-            return own
-        if isinstance(self.source, Loader):
-            size = self.source.batch_size
-            part = slice(0, distributed.shared_evenly(self.source.num_samples))
-            if self.epoch.planner is not None:
-                part = self._part()
-            return min(part.stop - part.start - self.taken * size, size)
-        rows, with_batch = map(int, distributed.total(own, batch is not None))
-        if 0 < with_batch < distributed.world():
-            raise RuntimeError(
-                f"{with_batch} of {distributed.world()} processes have a batch {self.batch} in"
-                f" epoch {self.epoch.number}: let the DataLoader yield equally many in each, such"
-                " as with sampler=DistributedSampler(data)"
-            )
-        return rows
 
     def weight(self, batch: Batch) -> Tensor | None:
         """Loss factor of each row of the latest batch, float32 ``[rows]``; ``None`` means 1."""
@@ -158,16 +227,6 @@ class Batches:
         """Count a batch as trained on."""
         self.batch += 1
         self.taken += 1
-
-    def _batches_in_round(self) -> float:
-        """Batches in the current round; infinity for a loader, which is read until it ends."""
-        if not self.selects:
-            return math.inf
-        if self.epoch.planner is None:
-            return len(self.source)
-        part, size = self._part(), self.source.batch_size
-        rows = part.stop - part.start
-        return rows // size if getattr(self.source, "drop_last", False) else -(-rows // size)
 
     @property
     def over(self) -> bool:
@@ -200,7 +259,7 @@ class Batches:
                 f"the training data gave no batch in epoch {self.epoch.number}: lower batch_size or"
                 " disable drop_last, and let the policy select at least one row"
             )
-        over, self._loading, self._drawn = self.over, None, None
+        over, self._loading = self.over, None
         if over:
             self.batch = self.taken = 0
             self.epoch.start(self.epoch.number + 1)
@@ -214,42 +273,38 @@ class Batches:
 
         Changes nothing between two epochs. ``rows``: those to load, by default the first ones.
         """
-        alike = drawn_alike(self._undivided)
-        with alike, rng.restored(self.device, self.seed, "load", 0, 0):
-            first: Batch | None = next(iter(self._undivided.batches(0, rows)), None)
+        with rng.restored(self.device, self.seed, "load", 0, 0):
+            first: Batch | None = next(iter(self.undivided.batches(0, rows)), None)
         if first is None:
             raise ValueError("the training data gave no batch: lower batch_size or add rows")
         return first
 
     def few(self, count: int) -> Batch:
         """The first ``count`` rows as they are; a first batch of a loader with its own order."""
-        if not isinstance(self._undivided, Loader):
+        if not isinstance(self.undivided, Loader):
             return self.peek()
-        source = self._undivided.plain()
+        source = self.undivided.plain()
         source.num_workers = 0  # which would take longer to start
         rows = torch.arange(min(count, source.num_samples))
         with rng.restored(self.device, self.seed, "load", 0, 0):
             return next(source.batches(0, rows))
 
-    def _generator_states(self) -> list[Tensor]:
-        return self._drawn or [generator.get_state() for generator in self._generators]
-
     def state_dict(self) -> dict[str, Any]:
-        """Position, plan, and the states of the generators at the start of the epoch."""
+        """Position and plan."""
         return {
             "batch": self.batch,
             "taken": self.taken,
             "plan": self.epoch.state_dict(),
-            "generators": self._generator_states(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore ``state``."""
-        self._loading, self._drawn = None, state["generators"]
+        self._loading = None
         self.batch, self.taken = int(state["batch"]), int(state["taken"])
         self.epoch.load_state_dict(state["plan"])
         if self.epoch.planned:
-            self._in_round = self._batches_in_round()
+            first = self.batch - self.taken
+            self._in_round = self.reader.batches_in_round(first, self.taken)
 
 
 def _check_selectable(policy: Policy, source: Any) -> None:

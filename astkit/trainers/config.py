@@ -184,22 +184,26 @@ class Budget:
                 value = check_number(f"budget {name}", limit, ABOVE_0)
             object.__setattr__(self, name, value)
 
+    def check(self, ledger: Ledger) -> None:
+        """Raise ``ValueError`` for a FLOPs budget if some operations cannot be counted."""
+        if self.flops is not None and ledger.uncounted:
+            raise ValueError(
+                f"budget flops is {self.flops:g}, but the FLOPs of"
+                f" {', '.join(sorted(ledger.uncounted))} cannot be counted: give epochs, steps or"
+                " seconds"
+            )
+
     def spent(self, epochs: float, ledger: Ledger, steps: int = 0) -> float:
         """Fraction of the budget spent after ``epochs`` epochs and ``steps`` batches, in [0, 1].
 
-        Raises ``ValueError`` for a FLOPs budget if some operations cannot be counted.
+        See `check` for errors.
         """
         if self.epochs is not None:
             share = epochs / self.epochs
         elif self.steps is not None:
             share = steps / self.steps
         elif self.flops is not None:
-            if ledger.uncounted:
-                raise ValueError(
-                    f"budget flops is {self.flops:g}, but the FLOPs of"
-                    f" {', '.join(sorted(ledger.uncounted))} cannot be counted: give epochs, steps"
-                    " or seconds"
-                )
+            self.check(ledger)
             share = ledger.flops.total / self.flops
         else:
             share = ledger.seconds["training"] / (self.seconds or math.inf)

@@ -58,7 +58,7 @@ def describe_run(run: Trainer) -> dict[str, Any]:
         "lr": run.config.peak_lr,
         "lr_factors": [run.config.lr_factor(place / 7) for place in range(8)],
         "budget": asdict(run.budget),
-        "flops": plain(run.flops),
+        "flops": plain(run.costs.flops),
         "policy": {**plain(run.policy), "code": source_code(run.policy)},
         "optimizer": {"class": type(run.optimizer).__name__, "groups": plain(groups)},
         "scheduler": plain(optimisation.scheduler),

@@ -1,8 +1,8 @@
-"""What a trainer looks at outside its steps: a first batch, rows to validate, features of rows."""
+"""What a trainer looks at before its first step: a batch, and the rows to validate."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from itertools import chain
 from typing import Any
 
@@ -17,15 +17,13 @@ from astkit.gating.losses import (
     Criterion,
     check_labels,
     check_unshifted,
-    class_outputs,
     cross_entropy_rows,
     labels_of,
     logits_of,
     row_losses,
     shown,
 )
-from astkit.gating.scores import entropy
-from astkit.gating.selection import Scored, evaluating
+from astkit.gating.selection import evaluating
 from astkit.gating.targets import Targets, targets_of
 from astkit.trainers.refusals import out_of_memory
 
@@ -130,37 +128,3 @@ def sampled_rows(validation: BatchSource | None, fraction: float) -> Tensor | No
     rows = validation.num_samples or 0
     count = max(1, round(fraction * rows))
     return rng.permutation(rows, "fast validation")[:count].sort().values
-
-
-def features_of(model: nn.Module, batches: Iterator[Scored]) -> Tensor:
-    """What ``model`` finds in each row, float32 ``[rows, d + 2]`` on the CPU.
-
-    The d inputs of its last linear layer (of a model without one, its outputs), the loss, and the
-    entropy of the predicted classes in nats (0 without classes).
-    """
-    last = [module for module in model.modules() if isinstance(module, nn.Linear)][-1:]
-    seen: list[Tensor] = []
-    hooks = [
-        module.register_forward_pre_hook(lambda _, args: seen.append(args[0])) for module in last
-    ]
-    parts = []
-    try:
-        for batch in batches:
-            seen.clear()
-            losses = batch.losses
-            hidden = seen[-1] if seen else batch.outputs
-            if len(hidden) < batch.rows:  # evaluated in micro-batches
-                hidden = torch.cat(seen)
-            if hidden.is_complex():
-                hidden = torch.view_as_real(hidden).flatten(-2)
-            hidden = hidden.reshape(batch.rows, -1, hidden.shape[-1]).mean(1)  # over tokens
-            classes = class_outputs(batch.outputs, batch.targets)
-            unsure = torch.zeros_like(losses)
-            if classes is not None:
-                unsure = entropy(batch.outputs, batch.targets, None)
-            columns = [hidden.float(), losses[:, None].float(), unsure[:, None].float()]
-            parts.append(torch.cat(columns, 1).cpu())
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return torch.cat(parts)

@@ -73,6 +73,10 @@ class Optimisation:
         scheduler: LRScheduler | None = None,
         device: torch.device | str = "cpu",
         ledger: Ledger | None = None,
+        *,
+        watching: bool = False,
+        schedule_steps: int | None = None,
+        lr_scale: float = 1.0,
     ) -> None:
         self.device, self.config, self.criterion = torch.device(device), config, criterion
         self.ledger = ledger or Ledger()
@@ -98,7 +102,7 @@ class Optimisation:
                 "scheduler is a ReduceLROnPlateau, which needs a metric at each step: pass another"
                 " one, or set config=TrainConfig(schedule=...)"
             )
-        self.lr_scale = 1.0
+        self.lr_scale = lr_scale
         self.base_lr = [group["lr"] for group in self.optimizer.param_groups]
         self.lr = self.base_lr[0]
         self.training_pass: Callable[..., Any] = self.wrapped
@@ -116,9 +120,9 @@ class Optimisation:
             # losses of accumulated batches are summed, not averaged
             first = 2.0**9 if config.accumulation_steps > 1 else 2.0**16
             self.scaler = GradScaler(self.device.type, init_scale=first)
-        self.watching = False
+        self.watching = watching
         self.steps = self.skipped = self.pending = self.replayed = 0
-        self.schedule_steps: int | None = None
+        self.schedule_steps = schedule_steps
         self._scheduled = 0  # steps of the scheduler
         self._rows = self._lost = 0
         self._total: float | Tensor = 0.0  # normalisers of the accumulated batches
@@ -355,6 +359,10 @@ class Optimisation:
     def _whole_pass(self, batch: Batch) -> Any:
         with self.autocast():
             return self._call(self.training_pass, batch)
+
+    def stop_watching(self) -> None:
+        """Keep no predictions any more, since outputs tell no class."""
+        self.watching = False
 
     def take_predictions(self) -> Predictions:
         """What the model predicted for the rows of the latest training batch."""

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from astkit.trainers.history import Observer, StepRecord
+from astkit.trainers.history import History, Observer, StepRecord
 from astkit.trainers.metrics_file import MetricsFile
 from astkit.trainers.progress import in_notebook
 
@@ -18,14 +18,16 @@ NOTEBOOK_SECONDS = 0.5  # between reports to a live picture
 
 
 class Reports:
-    """The observers of a run, and the records that they have not received yet.
+    """The history, the observers of a run, and the records that they have not received yet.
 
     Values of batches stay on the device until they are sent: after ``every`` batches, and twice a
     second in a notebook.
     """
 
-    def __init__(self, observers: Sequence[Observer], every: int) -> None:
-        self.observers: list[Any] = list(observers)
+    def __init__(self, history: History, observers: Sequence[Observer], every: int) -> None:
+        self.history = history
+        self.observers: list[Any] = [history, *observers]
+        self.need_outputs = any(getattr(each, "needs_outputs", False) for each in observers)
         self.watchers = [each.watch for each in self.observers if hasattr(each, "watch")]
         self.waiting: list[StepRecord] = []
         self.every, self._live, self._sent = every, in_notebook(), 0.0

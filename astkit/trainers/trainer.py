@@ -1,15 +1,15 @@
-"""`Trainer`: trains a model until its budget is spent. The loop is `Trainer.steps`."""
+"""`Trainer` trains a model until its budget is spent: `run`, `steps`, `_step`, `train_batch`."""
 
 from __future__ import annotations
 
-import copy
 import os
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -17,38 +17,44 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from astkit import distributed, rng, system
+from astkit.aim.model_features import ModelFeatures
 from astkit.checks import check_types
-from astkit.datasets import BatchSource, Loader, as_loader
+from astkit.datasets import BatchSource, as_loader
 from astkit.datasets.batch import Batch
-from astkit.datasets.facts import read_alike
-from astkit.datasets.foreign import drawn_alike, is_dataset, opened
+from astkit.datasets.foreign import check_unshuffled
 from astkit.gating.losses import Criterion, cross_entropy_rows, token_losses
-from astkit.gating.policy import Policy, as_policy, overrides
+from astkit.gating.policy import Policy, as_policy
 from astkit.gating.selection import Scored, evaluating
 from astkit.gating.targets import Targets
 from astkit.profiling.energy import EnergyMeter
-from astkit.profiling.flops import BatchFlops, FlopCache, RowFlops, count_flops, shape_of, stated
+from astkit.profiling.flops import BatchFlops, Costs, RowFlops, count_flops, shape_of
 from astkit.profiling.ledger import Ledger, synchronizer
 from astkit.trainers.batches import Batches
 from astkit.trainers.checkpoint import Checkpoints
 from astkit.trainers.config import Budget, TrainConfig, choose_device
-from astkit.trainers.evaluation import Evaluation, Measured, Metrics, as_metrics, check_undivided
-from astkit.trainers.fingerprint import check_same, describe_run
-from astkit.trainers.first_batch import (
-    check_batch,
-    features_of,
-    initialise,
-    sampled_rows,
-)
+from astkit.trainers.evaluation import Evaluation, Measured, Metric, Metrics, check_undivided
+from astkit.trainers.fingerprint import describe_run
+from astkit.trainers.first_batch import check_batch, initialise
 from astkit.trainers.history import History, Observer, StepRecord
 from astkit.trainers.limits import TIME_BUDGET, TimeIsUp, interrupt_held, time_is_up
 from astkit.trainers.optimisation import Optimisation
 from astkit.trainers.reports import Reports
+from astkit.trainers.saves import Saves
 from astkit.trainers.steering import Event, Steering
 from astkit.trainers.step import StepResult
+from astkit.trainers.validation import Validation
 
-COUNTS = ("step", "progress", "done", "lengths")
-STATEFUL = ("policy", "batches", "optimisation", "ledger", "reports", "steering")
+COUNTS = ("step", "progress", "done")
+STATEFUL = (
+    "policy",
+    "batches",
+    "optimisation",
+    "ledger",
+    "costs",
+    "reports",
+    "steering",
+    "held",
+)
 """Attributes of a trainer that a checkpoint saves: plain values, and parts with a state."""
 
 
@@ -66,12 +72,18 @@ class Trainer:
         validation: likewise, evaluated after each epoch; ``None`` disables validation.
         policy: chooses the rows to train on: a `Policy`, its name, or ``{"name": ..., argument:
             value}``; by default all rows.
-        epochs: iterations of the training data; shorthand for ``budget=Budget(epochs=...)``.
+        epochs, lr: iterations of the training data, and the peak learning rate; shorthands for
+            ``budget=Budget(epochs=...)`` and ``config=TrainConfig(lr=...)``.
         batch_size: rows a batch, in all processes together; for data sets and a `Loader`.
         criterion: ``(outputs, targets)`` -> one loss per row; cross-entropy by default.
         metrics: additional validation metrics: a `Metric`, or several. Accuracy is computed for
             integer labels by default.
-        optimizer, scheduler: see `Optimisation`.
+        optimizer, scheduler, schedule_steps, lr_scale: see `Optimisation`.
+        validates: whether the validation data are evaluated after each epoch.
+        stop_after: early stopping: the run ends after so many epochs in a row whose validation is
+            not better, by the first of ``metrics``, or the loss without any. At the end of a run,
+            stopped or not, the model has the weights of its best epoch. The schedule of learning
+            rates still counts to the whole budget, so that a stopped run has not seen its end.
         observers: receive records of batches and epochs; their time is not measured.
         replay: events of a steered run, which are applied again.
         meter: measures the energy of training and evaluation; none by default.
@@ -83,6 +95,7 @@ class Trainer:
 
     Attributes:
         ledger: cost of the run; ``history``: its records; ``step``: batches trained on.
+        targets: what the targets are to the criterion; ``None`` before the first batch.
         progress: fraction of the budget spent, in [0, 1]; ``done``: whether the run has ended.
 
     Raises:
@@ -100,12 +113,17 @@ class Trainer:
         policy: Policy | str | Mapping[str, Any] | None = None,
         epochs: float | None = None,
         budget: Budget | None = None,
+        lr: float | None = None,
         batch_size: int | None = None,
         config: TrainConfig | None = None,
         criterion: Criterion = cross_entropy_rows,
         metrics: Metrics = None,
         optimizer: Optimizer | None = None,
         scheduler: LRScheduler | None = None,
+        schedule_steps: int | None = None,
+        lr_scale: float = 1.0,
+        validates: bool = True,
+        stop_after: int | None = None,
         observers: Sequence[Observer] = (),
         replay: Iterable[Event | Mapping[str, Any]] = (),
         meter: EnergyMeter | None = None,
@@ -122,55 +140,52 @@ class Trainer:
             budget=(budget, Budget | None),
             checkpoints=(checkpoints, Checkpoints | str | os.PathLike | None),
         )
-        self.device = choose_device(device)
-        self._processes, self._process = distributed.world(), distributed.key()
-        self.config = config or TrainConfig()
-        if batch_size is not None:
-            self.config = replace(self.config, batch_size=batch_size)
         if (budget is None) == (epochs is None):
             raise ValueError("epochs and budget: give one of them, such as epochs=10")
+        self.config = _settings(config, lr, batch_size, optimizer)
         self.budget = budget or Budget(epochs=epochs)
-        size, seed = self.config.batch_size, self.config.seed
-        self.train_data = as_loader(train, self.device, size, seed=seed)
-        self.validation: BatchSource | None = None
-        if validation is not None:
-            size = size if is_dataset(validation) else None  # a loader has its own
-            self.validation = as_loader(opened(validation), self.device, size, shuffle=False)
-        self.validation_rows = sampled_rows(self.validation, self.config.validation_fraction)
+        device, seed = choose_device(device), self.config.seed
+        source = as_loader(train, device, self.config.batch_size, seed=seed)
+        self.held = Validation(validation, metrics, device, self.config, validates, stop_after)
         self.policy = as_policy(policy, seed) or Policy()
-        features, limit = self._features, self.budget.flops
-        self.batches = Batches(
-            self.train_data, self.policy, self.validation, self.device, seed, features, limit
-        )
-        initialise(model, self.batches.peek, self.device, seed)
-        self.ledger = Ledger(synchronize=synchronizer(self.device), meter=meter)
+        self.batches = Batches(source, self.policy, self.validation, device, seed)
+        initialise(model, self.batches.peek, device, seed)
+        self.ledger = Ledger(synchronize=synchronizer(device), meter=meter)
+        self.reports = Reports(History(), observers, self.config.report_every)
+        told = self.policy.observes and self.policy.needs_outputs
         self.optimisation = Optimisation(
-            model, self.config, criterion, optimizer, scheduler, self.device, self.ledger
+            model,
+            self.config,
+            criterion,
+            optimizer,
+            scheduler,
+            device,
+            self.ledger,
+            watching=told or self.reports.need_outputs,
+            schedule_steps=schedule_steps,
+            lr_scale=lr_scale,
         )
         self.model = self.optimisation.model  # without DistributedDataParallel
-        self.optimizer = self.optimisation.optimizer
-        self.metrics = as_metrics(metrics)
-        self.validates = True  # after each epoch
-        self._chooses = overrides(self.policy, "choose")
-        self._observes = overrides(self.policy, "observe")
-        self.optimisation.watching = self._observes and self.policy.needs_outputs
-        self.flops = flops
-        if flops is not None and not callable(flops):
-            stated(flops, None)  # refuses what is no number of FLOPs
-        self.lengths: dict[Any, int] = {}  # see `FlopCache`
-        self.targets = Targets()  # known since the first batch was checked
-        self._forget_costs()
+        self.costs = Costs(self.model, flops)
+        features = None
+        if hasattr(self.validation, "order"):
+            assert self.validation is not None
+            places = source, self.validation
+            features = ModelFeatures(self.model, *places, device, self.ready)
+        self.batches.epoch.inform(features, self.budget.flops)
+        self.targets: Targets | None = None
         self.step, self.progress = 0, 0.0
         self.done = False
-        self.history = History()
-        self.reports = Reports([self.history, *observers], self.config.report_every)
         self.steering = Steering(self.policy, replay)
-        if isinstance(checkpoints, str | os.PathLike):
-            checkpoints = Checkpoints(checkpoints)
-        self.checkpoints = copy.copy(checkpoints)  # another trainer may be given the same ones
-        self._described: dict[str, Any] = {}
-        self._saved: object = None  # position of the latest checkpoint
+        self.saves = None if checkpoints is None else Saves(checkpoints)
         self._open(resume)
+
+    def __repr__(self) -> str:
+        size = sum(parameter.numel() for parameter in self.model.parameters())
+        return (
+            f"Trainer({type(self.model).__name__} with {size:,} parameters on {self.device},"
+            f" {type(self.policy).__name__}, step {self.step}, {self.progress:.0%} of the budget)"
+        )
 
     @property
     def criterion(self) -> Criterion:
@@ -178,9 +193,39 @@ class Trainer:
         return self.optimisation.criterion
 
     @property
+    def optimizer(self) -> Optimizer:
+        """The optimizer."""
+        return self.optimisation.optimizer
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the model and the batches."""
+        return self.batches.device
+
+    @property
+    def history(self) -> History:
+        """The records of the run."""
+        return self.reports.history
+
+    @property
+    def train_data(self) -> BatchSource:
+        """The training data as batches."""
+        return self.batches.undivided
+
+    @property
+    def validation(self) -> BatchSource | None:
+        """The validation data as batches."""
+        return self.held.source
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        """The further metrics."""
+        return self.held.metrics
+
+    @property
     def epoch(self) -> int:
         """The current epoch, counted from 0."""
-        return self.batches.epoch.number
+        return self.batches.number
 
     # --- the loop ---
 
@@ -198,6 +243,10 @@ class Trainer:
             raise KeyboardInterrupt
         return self.history
 
+    def fit(self, *args: Any, **options: Any) -> NoReturn:
+        """Raises ``TypeError``: a trainer is trained by `run`."""
+        raise TypeError("fit: a Trainer is given data and budget when it is built: call run()")
+
     def steps(self) -> Generator[StepRecord]:
         """Yield a record after every training batch and every epoch.
 
@@ -208,14 +257,11 @@ class Trainer:
         limited = TIME_BUDGET in os.environ
         time_is_up()  # raises for what is no number of hours
         with self._running():
-            if self.batches.epoch.planner is not None and not self._costs:
-                self.look()  # its plan may depend on it
             while not self.done:
-                record = self._train_step() if self.progress < 1.0 else None
+                record = self._step() if self.progress < 1.0 else None
                 if record is None:
                     record = self._end_epoch()
-                kept = self.checkpoints
-                if kept is not None and kept.due(self.step, record.phase == "epoch", self.done):
+                if self.saves is not None and self.saves.due(record, self.done):
                     self._save()
                 yield record
                 if limited and not self.done and time_is_up():
@@ -226,9 +272,8 @@ class Trainer:
         """Lock the checkpoints, set train mode and system settings; restore them at the end."""
         modes = [(module, module.training) for module in self.model.modules()]
         with ExitStack() as leaving:  # calls all, in reverse, even if one raises
-            if self.checkpoints is not None:
-                self.checkpoints.hold()
-                leaving.callback(self.checkpoints.close)
+            if self.saves is not None:
+                leaving.enter_context(self.saves.held())
             for observer in self.reports.observers:
                 leaving.callback(observer.close)
             leaving.callback(self.ledger.settle)  # seconds may be read from here on
@@ -239,44 +284,40 @@ class Trainer:
             if not self.model.training:
                 self.model.train()
             try:
+                if self.targets is None and self.batches.plans:
+                    self.look()  # the first plan may depend on it
                 yield
             except GeneratorExit:  # iteration was stopped between two batches
-                if self._processes == 1:  # others may not have stopped here
+                if self.batches.processes == 1:  # others may not have stopped here
                     self._save()
                 raise
             finally:
                 for module, training in modes:
                     module.training = training
 
-    def _train_step(self) -> StepRecord | None:
-        """Plan, load, choose, train, observe, book, report; ``None`` if the epoch is over."""
+    def _step(self) -> StepRecord | None:
+        """Train on the next batch; ``None`` if the epoch is over."""
         with self.ledger.clock("training"):
             batch = self._next_batch()
             if batch is None:
                 return None
-            if self.steering.replay or self.steering.wanted:
-                self._steer()
-            self._check_index(batch)
-            cost = self.cost(batch)
-            if self.optimisation.undecided:
-                self.optimisation.decide(cost.training(batch.rows))
-            with rng.isolated(self.device, self.config.seed, "step", self.step, *self._process):
+            cost = self._prepare(batch)
+            device, process = self.batches.device, self.batches.process
+            with rng.isolated(device, self.config.seed, "step", self.step, *process):
                 self.optimisation.set_lr(self.progress)
                 result = self.train_batch(batch, self.batches.weight(batch))
                 if self.optimisation.watching:
                     result = result._replace(predictions=self.optimisation.take_predictions())
                 with self.ledger.phase("log"):
-                    if self._observes:
-                        visits = result.visits(batch, self.optimisation.watching)
-                        self.policy.report(*visits)
-                        if self._chooses:  # the next batch may depend on it
-                            self.policy.exchange()
-                    metrics = self._book(batch, result, cost)
+                    if self.policy.observes:
+                        self._inform(batch, result)
+                    self._book(batch, result, cost)
         for watch in self.reports.watchers:
             watch(batch, result)
+        self.step += 1
+        self.batches.trained()
         self.progress = self._spent()
-        metrics = {"epoch": self.epoch, "progress": self.progress, **metrics}
-        record = StepRecord(self.step, "train", metrics)
+        record = self._record(batch, result)
         if self.reports.keep(record):
             self._report()
         return record
@@ -288,14 +329,26 @@ class Trainer:
                 batch = self.batches.next()
             if batch is not None:
                 return batch
-            if self.batches.epoch.complete:
+            if self.batches.complete:
                 return None
             with self.ledger.phase("plan"):
                 self.policy.exchange()
-                if self._trained != [each.requires_grad for each in self.model.parameters()]:
-                    self._forget_costs()
+                self.costs.look()
                 unloaded = self.batches.plan(self.progress)
                 self.ledger.counts.unloaded += unloaded if distributed.rank() == 0 else 0
+
+    def _prepare(self, batch: Batch) -> BatchFlops:
+        """Make what is due before a step; returns the cost of its rows."""
+        if self.steering.replay or self.steering.wanted:
+            self._steer()
+        if batch.index is None:
+            self._check_index()
+        if self.targets is None:
+            self._look_at(batch)
+        cost = self.cost(batch)
+        if self.optimisation.undecided:
+            self.optimisation.decide(cost.training(batch.rows))
+        return cost
 
     # --- a step: these may be overridden ---
 
@@ -312,18 +365,19 @@ class Trainer:
         ``weight [batch]``, from selection before loading, scales the losses in their mean over the
         rows; ``None`` means 1.
         """
-        if not self._chooses:
-            return StepResult(self.train_rows(batch, weight, self.batches.rows / self._processes))
+        processes = self.batches.processes
+        if not self.policy.chooses:
+            return StepResult(self.train_rows(batch, weight, self.batches.rows / processes))
         with self.ledger.phase("score"):
             seen = self.scored(batch)
             chosen = self.policy.choose_from(seen)
-            if self._processes > 1 and not len(chosen):
+            if processes > 1 and not len(chosen):
                 chosen = chosen.padded()
             part = batch.take(chosen.index)
             weights = chosen.weight if weight is None else chosen.weight * chosen.take(weight)
         normaliser = chosen.total
-        if self._processes > 1:
-            normaliser = distributed.total(float(normaliser))[0] / self._processes
+        if processes > 1:
+            normaliser = distributed.total(float(normaliser))[0] / processes
         if not len(chosen):
             self.optimisation.end_batch()
             return StepResult(torch.empty(0), chosen, seen)
@@ -339,7 +393,7 @@ class Trainer:
         return self.optimisation.train(batch, weight, normaliser)
 
     def scored(self, batch: Batch, outputs: Any = None) -> Scored:
-        """``batch`` for policies: evaluated on first access, in the precision of the run."""
+        """``batch`` for policies, which score it in the precision of the run."""
         return Scored(
             outputs,
             batch.y,
@@ -362,16 +416,67 @@ class Trainer:
         """Number of forward passes in which so many rows of a batch are computed."""
         return self.optimisation.passes(rows)
 
-    # --- what a step found and cost ---
+    # --- what a step cost and found ---
 
-    def _book(self, batch: Batch, result: StepResult, cost: BatchFlops) -> dict[str, Any]:
-        """Add a step to the ledger; returns its metrics, with values that may be on the device."""
-        losses, chosen = result.losses, result.selection
-        rows, trained = batch.rows, len(losses)
+    def look(self) -> Targets:
+        """Check two rows, as training does; returns what their targets are."""
+        return self._look_at(self.batches.few(2))
+
+    def _look_at(self, batch: Batch) -> Targets:
+        """See `check_batch`; no clock runs."""
+        forward, source = partial(self.forward, self.model), self.batches.source
+        with self.ledger.paused(), evaluating(self.model, self.device):
+            self.targets = check_batch(forward, self.criterion, batch, source)
+        self.batches.tell(self.targets)
+        if not self.targets.predicted:
+            self.optimisation.stop_watching()
+        return self.targets
+
+    def check(self) -> None:
+        """Raise ``ValueError`` if data or labels lack what the policy needs, which is used up."""
+        batch = self.batches.peek()
+        self._look_at(batch)
+        if batch.index is None:
+            self._check_index()
+        plan = self.batches.first_plan()
+        if plan is not None:
+            self.policy.check(plan)
+        if self.policy.chooses:
+            with rng.isolated(self.device, self.config.seed, "check"):
+                self.policy.choose_from(self.scored(batch))
+
+    def _check_index(self) -> None:
+        if self.policy.needs_index:
+            raise ValueError(
+                f"{type(self.policy).__name__} keeps per-sample state, but the training data"
+                " provide no indices: pass the data set itself with batch_size=..., or use a"
+                " DataLoader of indexed(data)"
+            )
+
+    def cost(self, batch: Batch, model: nn.Module | None = None) -> BatchFlops:
+        """FLOPs of ``batch``, counted once per shape of its rows.
+
+        Raises ``ValueError`` for a budget of FLOPs that cannot be counted.
+        """
+        model = self.model if model is None else model
+        x = batch.x
+        shape = (x.shape[1:],) if isinstance(x, Tensor) else shape_of(batch)
+        cost = self.costs.known.get((model, self.costs.trained, shape))
+        if cost is None:
+            with self.ledger.paused():
+                cost = self.costs.add(model, batch, self.count_flops)
+            self.ledger.uncounted.update(cost.uncounted)
+            self.budget.check(self.ledger)
+        return cost
+
+    def _book(self, batch: Batch, result: StepResult, cost: BatchFlops) -> None:
+        """Add what a step cost to the ledger."""
+        rows, trained, chosen = batch.rows, len(result.losses), result.selection
         padded = None
-        if chosen is not None and (self._processes > 1 or isinstance(chosen.measured_rate, Tensor)):
+        several = self.batches.processes > 1
+        if chosen is not None and (several or isinstance(chosen.measured_rate, Tensor)):
             padded = chosen.padding
-        share = self.batches.epoch.share or 1.0  # rows may be left of the round before
+        share = self.batches.share or 1.0  # rows may be left of the round before
         self.ledger.note(
             cost,
             trained=trained,
@@ -382,17 +487,28 @@ class Trainer:
             dense=rows / share,
             dense_passes=self.passes(rows) / share,
         )
-        self.ledger.flops.helper += self.policy.flops
-        self.policy.flops = 0.0
+        outside = 0.0
         if self.step == 0 and distributed.rank() == 0:
-            self.ledger.flops.helper += self.policy.cost or 0.0
-        self.step += 1
-        self.batches.trained()
+            outside = self.policy.cost or 0.0
+        self.ledger.flops.helper += self.policy.flops + outside
+        self.policy.flops = 0.0
+
+    def _inform(self, batch: Batch, result: StepResult) -> None:
+        """Tell the policy the losses of a step."""
+        self.policy.report(*result.visits(batch, self.optimisation.watching))
+        if self.policy.chooses:  # the next batch may depend on it
+            self.policy.exchange()
+
+    def _record(self, batch: Batch, result: StepResult) -> StepRecord:
+        """Metrics of a step, with values that may be on the device."""
+        losses, chosen = result.losses, result.selection
         loss = losses.mean() if chosen is None else chosen.mean_loss(losses)
         metrics = {
-            "loss": loss if trained else None,
-            "trained": trained,
-            "seen": rows,
+            "epoch": self.batches.number,
+            "progress": self.progress,
+            "loss": loss if len(losses) else None,
+            "trained": len(losses),
+            "seen": batch.rows,
             "lr": self.optimisation.lr,
             "flops": self.ledger.flops.total,
             "flops_dense": self.ledger.flops_dense,
@@ -401,7 +517,7 @@ class Trainer:
         if chosen is not None:
             names = ("measured_rate", "threshold", "rate")
             metrics |= {name: getattr(chosen, name) for name in names}
-        return metrics
+        return StepRecord(self.step, "train", metrics)
 
     def _count_pass(self, model: nn.Module, batch: Batch) -> None:
         """Count a scoring pass of the model, or of a second one."""
@@ -410,75 +526,18 @@ class Trainer:
         else:
             self.ledger.note_helper(self.cost(batch, model), batch.rows)
 
-    def cost(self, batch: Batch, model: nn.Module | None = None) -> BatchFlops:
-        """FLOPs of ``batch``, counted once per shape of its rows.
-
-        Before a shape is counted, two of its rows are checked. Raises ``ValueError`` for invalid
-        data, before any weight changes.
-        """
-        if model is not None and model is not self.model:
-            return self._flops.cost(model, batch)
-        shape: object = batch.x.shape[1:] if isinstance(batch.x, Tensor) else shape_of(batch)
-        if shape not in self._costs:
-            self._check(batch)
-            if self.flops is None:
-                cost = self._flops.cost(self.model, batch)
-            else:
-                cost = stated(self.flops, batch.x)
-            self._costs[shape] = cost
-            self.ledger.uncounted.update(cost.uncounted)
-            self.budget.spent(0.0, self.ledger)  # raises for FLOPs that cannot be counted
-        return self._costs[shape]
-
-    def _forget_costs(self) -> None:
-        """Count anew: which parameters are trained decides about the cost of gradients."""
-        self._trained = [each.requires_grad for each in self.model.parameters()]
-        self._flops = FlopCache(self._count_outside, self.lengths)
-        self._costs: dict[object, BatchFlops] = {}  # of the model, by shape of a row
-
-    def _count_outside(self, model: nn.Module, batch: Batch) -> BatchFlops:
-        """Count a batch while no clock runs."""
-        with self.ledger.paused():
-            return self.count_flops(model, batch)
-
-    def look(self) -> None:
-        """Check two rows, as training does, and find what the targets are."""
-        self._check(self.batches.few(2))
-
-    def check(self) -> None:
-        """Raise ``ValueError`` if data or labels lack what the policy needs, which is used up."""
-        batch, epoch = self.batches.peek(), self.batches.epoch
-        self._check(batch)
-        self._check_index(batch)
-        if epoch.planner is not None:
-            self.policy.check(epoch.run_info(self.batches.source.order(0), 0.0))
-        if self._chooses:
-            with rng.isolated(self.device, self.config.seed, "check"):
-                self.policy.choose_from(self.scored(batch))
-
-    def _check_index(self, batch: Batch) -> None:
-        if batch.index is None and self.policy.needs_index:
-            raise ValueError(
-                f"{type(self.policy).__name__} keeps per-sample state, but the training data"
-                " provide no indices: pass the data set itself with batch_size=..., or use a"
-                " DataLoader of indexed(data)"
-            )
-
-    def _check(self, batch: Batch) -> None:
-        """See `check_batch`; no clock runs."""
-        forward, source = partial(self.forward, self.model), self.batches.source
-        with self.ledger.paused(), evaluating(self.model, self.device):
-            self.targets = check_batch(forward, self.criterion, batch, source)
-        self.batches.epoch.classes = self.targets.classes
-        self.optimisation.watching &= self.targets.predicted
+    def ready(self, batch: Batch) -> Scored:
+        """``batch``, not scored yet, with its cost known: counting it would call hooks."""
+        self.cost(batch)
+        return self.scored(batch)
 
     def _spent(self) -> float:
         """Fraction of the budget spent."""
-        if self.budget.flops and self._processes > 1:
+        if self.budget.flops and self.batches.processes > 1:
             self.ledger.pool()
         if self.budget.seconds:
             self.ledger.settle()
-        epochs = self.batches.epoch.number + self.batches.of_epoch
+        epochs = self.batches.number + self.batches.of_epoch
         spent = self.budget.spent(epochs, self.ledger, self.step)
         if self.budget.seconds:  # each process has its own clock
             spent = distributed.total(spent)[0] / distributed.world()
@@ -534,92 +593,93 @@ class Trainer:
         }
         record = StepRecord(self.step, "epoch", metrics | validated)
         self.reports.log(record)
-        self.done = self.progress >= 1.0
+        stopped = self.held.look(validated, self.model)
+        self.done = stopped or self.progress >= 1.0
         if self.done:
+            self.held.restore(self.model)
             self.steering.end(self.step)
         return record
 
     def validate(self) -> dict[str, Any]:
         """Metrics of the validation data, or a sample of them, prefixed with ``val_``."""
-        if self.validation is None or not self.validates:
+        if self.validation is None or not self.held.each_epoch:
             return {}
-        values = self.measure(self.validation, self.validation_rows).values()
+        values = self.measure_validation().values()
         del values["samples"], values["accuracy_interval"]
         return {f"val_{name}": value for name, value in values.items() if value is not None}
+
+    def measure_validation(self) -> Measured:
+        """Values of the validation rows, or the sample of them that is evaluated."""
+        assert self.validation is not None
+        return self.measure(self.validation, self.held.rows)
 
     def evaluate(self, data: Any) -> dict[str, Any]:
         """Metrics of one pass over ``data``, such as the test split; not counted as training.
 
         ``samples``, ``loss``, and the metrics by name; for integer labels ``accuracy`` in [0, 1]
-        with its 95 % interval ``accuracy_interval``, else ``None``.
+        with its 95 % interval ``accuracy_interval``, else ``None``. Raises ``ValueError`` for a
+        loader that shuffles.
         """
+        check_unshuffled(data)
         return self.measure(as_loader(data, self.device, shuffle=False)).values()
 
     def measure(self, source: BatchSource, rows: Tensor | None = None, keep: int = 0) -> Measured:
         """Values of each row of ``source``, or of its ``rows`` (int64 ``[n]``), in one pass.
 
-        ``keep``: bytes of outputs and targets to keep at most. Random numbers, and so the order of
-        a loader that shuffles, are the same in every pass of any run. Raises ``ValueError`` if
-        there is no batch, or another one in each process.
+        ``keep``: bytes of outputs and targets to keep at most. Random numbers are the same in every
+        pass of any run. Raises ``ValueError`` if there is no batch, or another one in each process.
         """
         check_undivided(source)
-        evaluation = Evaluation(self.criterion, self.metrics, keep=keep)
-        random, alike = rng.restored(self.device, "evaluation"), drawn_alike(source)
-        batch: Batch | None = None
-        with self.ledger.clock("evaluation"), random, alike, evaluating(self.model, self.device):
+        random = rng.restored(self.device, "evaluation")
+        with self.ledger.clock("evaluation"), random, evaluating(self.model, self.device):
             distributed.same_buffers(self.model)
-            for batch in source.batches(0, rows):
+            batches = source.batches(0, rows)
+            first = next(batches, None)
+            if first is None:
+                raise ValueError(
+                    "the validation data gave no batch: lower batch_size or disable drop_last"
+                )
+            targets = self.targets or self._look_at(first)
+            evaluation = Evaluation(self.criterion, self.metrics, targets.logits, keep)
+            for batch in chain([first], batches):
                 mine = evaluation.part(batch)
-                if mine is None:
-                    continue
-                cost = self.cost(mine)
-                self.ledger.note(cost, evaluated=mine.rows, passes=self.passes(mine.rows))
-                evaluation.classes = self.targets.logits  # known since the first batch was checked
-                evaluation.add(mine, self.forward(self.model, mine))
-        if batch is None:
-            raise ValueError(
-                "the validation data gave no batch: lower batch_size or disable drop_last"
-            )
+                if mine is not None:
+                    cost = self.cost(mine)
+                    self.ledger.note(cost, evaluated=mine.rows, passes=self.passes(mine.rows))
+                    evaluation.add(mine, self.forward(self.model, mine))
         return evaluation.result()
 
     # --- saving ---
 
     def _save(self) -> Path | None:
         """Save the current state, unless it is saved already; returns the folder."""
-        if self.checkpoints is None:
+        if self.saves is None:
             return None
-        if self._place() != self._saved:
+        place = self._place()
+        if place != self.saves.place:
             self.policy.exchange()
             self._report()
             self.ledger.pool()
             self.reports.sync()
-            state = {
-                "run": self._described,
-                **self.optimisation.weights(),
-                "trainer": self.state_dict(),
-            }
-            if distributed.rank() == 0:
-                self.checkpoints.write(state, self.step)
-            self._saved = self._place()
-        return self.checkpoints.folder
+            state = {**self.optimisation.weights(), "trainer": self.state_dict()}
+            self.saves.write(state, place)
+        return self.saves.folder
 
-    def _place(self) -> object:
+    def _place(self) -> tuple[object, ...]:
         return self.step, self.epoch, self.done, self.steering.waiting()
 
     def _open(self, resume: bool) -> None:
         """Continue from the newest checkpoint if requested."""
-        if self.checkpoints is None:
+        if self.saves is None:
             if resume:
                 raise ValueError("resume is True, but checkpoints is not set: pass the folder")
             return
-        self._described = describe_run(self)
-        path, state = self.checkpoints.open(resume) or (None, {})
-        distributed.agree(str(path and path.name), str(self._described))
-        if path is None:
+        found = self.saves.open(describe_run(self), resume)
+        if found is None:
             if resume:  # killed before its first checkpoint, possibly after its first metrics
                 self.reports.start_again()
             return
-        check_same(state["run"], self._described, path)
+        path, state = found
         try:
             self.optimisation.load_weights(state)
             self.load_state_dict(state["trainer"])
@@ -629,7 +689,7 @@ class Trainer:
                 f"{path} does not hold the state of this run ({what}): restore what has changed, or"
                 " choose another folder"
             ) from error
-        self._saved = self._place()
+        self.saves.place = self._place()
 
     def state_dict(self) -> dict[str, Any]:
         """State of the run without weights and optimizer.
@@ -643,37 +703,20 @@ class Trainer:
         """Restore ``state``; the caller restores model and optimizer."""
         for name in COUNTS:
             setattr(self, name, state[name])
-        self._forget_costs()
         for name in STATEFUL:
             getattr(self, name).load_state_dict(state[name])
 
-    @cached_property
-    def _data_alike(self) -> Any:
-        """The training data as they are compared with the validation data."""
-        source, target = self.train_data, self.validation
-        assert isinstance(source, Loader)
-        assert isinstance(target, Loader)
-        return read_alike(source.data, target.data)
 
-    def _features(self, rows: Tensor, of: str = "data") -> Tensor:
-        """See `RunInfo.features`."""
-        source, target = self.train_data if of == "data" else self.validation, self.validation
-        assert source is not None
-        if isinstance(source, Loader) and isinstance(target, Loader):
-            source = source.plain()  # augmentation alone would look like a shift
-            source.collate_fn = target.collate_fn
-            if of == "data":
-                source.data = self._data_alike
-
-        def scored(batch: Batch) -> Scored:
-            self.cost(batch)  # before the pass, whose hidden layer is looked at
-            return self.scored(batch)
-
-        eager = torch.compiler.set_stance("force_eager")  # compiled, it would ignore hooks
-        with evaluating(self.model, self.device), eager:
-            divided = len(rows) >= self._processes
-            mine = rows[distributed.share(len(rows))] if divided else rows
-            own = features_of(self.model, map(scored, source.batches(self.epoch, mine)))
-        if not divided or self._processes == 1:
-            return own
-        return distributed.pooled(own.flatten()).view(len(rows), -1)
+def _settings(
+    config: TrainConfig | None, lr: float | None, batch_size: int | None, optimizer: object
+) -> TrainConfig:
+    """``config`` with the settings that were given beside it."""
+    config = config or TrainConfig()
+    if lr is not None:
+        if config.lr is not None or optimizer is not None:
+            other = "an optimizer" if optimizer is not None else "config.lr"
+            raise ValueError(f"lr is {lr!r}, and {other} is given too: give one of them")
+        config = replace(config, lr=lr)
+    if batch_size is not None:
+        config = replace(config, batch_size=batch_size)
+    return config

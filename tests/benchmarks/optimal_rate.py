@@ -70,7 +70,6 @@ def reach(name: str, rate: float | None, seed: int) -> Run:
     goal, given = GOALS[name], prepared(name)
     policy = None if rate is None else Gate(rate, seed=seed)
     trainer = given.trainer(policy, seed, Budget(epochs=1e6))
-    trainer.validates = False
     cost = trainer.cost(trainer.batches.peek())
     dense = cost.training(1) * (trainer.train_data.num_samples or 0) * goal.epochs
     values, cpu, steps = list[float](), 0.0, trainer.steps()

@@ -78,7 +78,6 @@ def by_loss(data: Images, seed: int) -> Samples:
     """What the kit records in one training."""
     record = RunRecord(len(data), lambda: trainer.progress, torch.device("cpu"))
     trainer = trainer_of(data, seed, record)
-    trainer.optimisation.watching = True
     trainer.run()
     return Samples(record.trained, record.losses, data, predicted=record.predicted, name="dense")
 

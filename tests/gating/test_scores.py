@@ -272,7 +272,7 @@ class Surprise(ContextScore):
         self.before = 0.0
 
     def score(self, batch: Scored) -> Tensor:
-        losses, before = batch.losses, self.before
+        losses, before = batch.score().losses, self.before
         self.before = float(losses.mean())
         return (losses - before).exp()
 

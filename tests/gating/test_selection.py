@@ -160,13 +160,18 @@ def state_of(model: nn.Module) -> list[Any]:
     return [*(value.tolist() for value in model.state_dict().values()), modes]
 
 
-def test_outputs_are_computed_when_read_and_once() -> None:
+def test_outputs_are_computed_when_the_batch_is_scored_and_once() -> None:
     model = Counted()
     model.layers[1].eval()  # frozen, and stays so
     batch, before = Scored(None, Y, X, torch.arange(8), model), state_of(model)
     random = torch.get_rng_state()
     assert (batch.rows, batch.evaluated, batch.known_losses, model.passes) == (8, False, None, [])
-    losses = batch.losses
+    for read in (lambda: batch.outputs, lambda: batch.losses):
+        with pytest.raises(RuntimeError, match=r"no outputs and losses yet: call batch.score\(\)"):
+            read()
+    assert model.passes == []  # reading runs nothing
+    assert batch.score() is batch
+    losses = batch.score().losses
     assert (batch.evaluated, batch.known_losses is losses, len(losses)) == (True, True, 8)
     assert batch.losses is losses
     assert model.passes == [(False, False)]
@@ -227,8 +232,8 @@ def test_a_pass_of_ones_own_and_a_part_of_the_rows() -> None:
     assert chosen.weight.tolist() == [1.0, 1.0]
     own = Scored(None, Y, X, None, Counted(), forward=run)
     expected = F.cross_entropy(2 * X[:, :3], Y, reduction="none")
-    assert own.losses.equal(expected)
-    assert own.take(torch.tensor([3])).losses.equal(expected[3:4])
+    assert own.score().losses.equal(expected)
+    assert own.take(torch.tensor([3])).score().losses.equal(expected[3:4])
 
 
 def test_a_second_model_is_scored_and_counted() -> None:

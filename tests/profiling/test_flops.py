@@ -6,6 +6,7 @@ import copy
 import warnings
 from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -19,11 +20,12 @@ from astkit import Trainer
 from astkit.datasets.batch import Args, Batch
 from astkit.profiling.flops import (
     BatchFlops,
-    FlopCache,
+    Costs,
     FlopCounter,
     PassFlops,
     count_flops,
     formulas,
+    shape_of,
 )
 from tests.trainers.states import same
 
@@ -487,6 +489,11 @@ class Texts(nn.Module):
         return self.attention(x)
 
 
+def cost_of(costs: Costs, model: nn.Module, batch: Batch, count: Any) -> BatchFlops:
+    known = costs.known.get((model, costs.trained, shape_of(batch)))
+    return costs.add(model, batch, count) if known is None else known
+
+
 def costs(model: nn.Module, lengths: list[int]) -> tuple[list[BatchFlops], int]:
     """The cost of a text of each length, and how many of them were counted."""
     counts = 0
@@ -496,8 +503,9 @@ def costs(model: nn.Module, lengths: list[int]) -> tuple[list[BatchFlops], int]:
         counts += 1
         return count_flops(model, batch.x, batch.y, F.cross_entropy)
 
-    cache, y = FlopCache(count), torch.zeros(2, dtype=torch.long)
-    found = [cache.cost(model, Batch(None, torch.ones(2, n).long(), y)) for n in lengths]
+    cache, y = Costs(model), torch.zeros(2, dtype=torch.long)
+    batches = [Batch(None, torch.ones(2, n).long(), y) for n in lengths]
+    found = [cost_of(cache, model, batch, count) for batch in batches]
     return found, counts
 
 
@@ -539,10 +547,11 @@ def test_other_shapes_are_counted_as_they_are() -> None:
             seen.append([tuple(part.shape[1:]) for part in batch.x])
             return BatchFlops()
 
-        cache, model = FlopCache(count), nn.Linear(1, 1)
+        model = nn.Linear(1, 1)
+        cache = Costs(model)
         for shape in shapes:
             x = Args(torch.ones(2, *part) for part in shape)
-            cache.cost(model, Batch(None, x, torch.ones(2)))
+            cost_of(cache, model, Batch(None, x, torch.ones(2)), count)
         return seen
 
     lengths = [[(n,), (3, n)] for n in (5, 10, 14, 16)]
@@ -552,10 +561,13 @@ def test_other_shapes_are_counted_as_they_are() -> None:
 
 
 def test_a_cache_knows_models_apart_and_warns_once() -> None:
-    cache = FlopCache(lambda m, b: count_flops(m, b.x, b.y, F.cross_entropy))
+    def count(m: nn.Module, b: Batch) -> BatchFlops:
+        return count_flops(m, b.x, b.y, F.cross_entropy)
+
+    cache = Costs(nn.Linear(8, 4))
     x, y = torch.randn(2, 8), torch.zeros(2, dtype=torch.long)
-    assert cache.cost(nn.Linear(8, 2), Batch(None, x, y)).forward(1) == 32
-    assert cache.cost(nn.Linear(8, 3), Batch(None, x, y)).forward(1) == 48
+    assert cost_of(cache, nn.Linear(8, 2), Batch(None, x, y), count).forward(1) == 32
+    assert cost_of(cache, nn.Linear(8, 3), Batch(None, x, y), count).forward(1) == 48
 
     class Transformed(nn.Linear):
         def forward(self, x: Tensor) -> Tensor:
@@ -564,6 +576,6 @@ def test_a_cache_knows_models_apart_and_warns_once() -> None:
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         for _ in range(2):
-            cache.cost(Transformed(8, 2), Batch(None, x, y))
+            cost_of(cache, Transformed(8, 2), Batch(None, x, y), count)
     (only,) = said
     assert "FLOPs of _fft_r2c cannot be counted" in str(only.message)

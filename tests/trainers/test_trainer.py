@@ -7,6 +7,7 @@ import itertools
 import math
 import random
 import re
+import warnings
 from collections.abc import Iterator
 from functools import cache
 from typing import Any
@@ -76,7 +77,7 @@ class Both(RandomSubset):
     """Chooses before loading and after scoring."""
 
     def choose(self, batch: Any) -> Selection:
-        return Selection(batch.losses.topk(len(batch.losses) // 2).indices)
+        return Selection(batch.score().losses.topk(batch.rows // 2).indices)
 
 
 KINDS: dict[str, Any] = {
@@ -87,11 +88,14 @@ KINDS: dict[str, Any] = {
     "per sample": lambda: {"policy": Gate(0.4, "loss_and_contrast"), "update": "per_sample"},
     "random": lambda: {"policy": {"name": "random", "rate": 0.45}},
     "random, then chosen": lambda: {"policy": Both(0.6)},
-    "foreign": lambda: {"train": foreign(TRAIN, True), "validation": foreign(VALIDATION, True)},
     "hardest": lambda: {"policy": Hardest(40)},
     "noisy": lambda: {"train": Loader(Noisy(), 8, seed=3), "policy": Hardest(40)},
+}
+FOREIGN: dict[str, Any] = {
+    "foreign": lambda: {"train": foreign(TRAIN, True), "validation": foreign(VALIDATION, False)},
     "noisy, foreign": lambda: {"train": DataLoader(Noisy(), 8, shuffle=True)},
 }
+"""Loaders of others, which start a new pass where a run goes on in the middle of an epoch."""
 
 
 def build(kind: str = "dense", **options: Any) -> Any:
@@ -100,7 +104,7 @@ def build(kind: str = "dense", **options: Any) -> Any:
         "validation": Loader(VALIDATION, 8, shuffle=False),
         "config": TrainConfig(lr=1e-2, seed=5),
         "device": "cpu",
-        **KINDS[kind](),
+        **(KINDS | FOREIGN)[kind](),
         **options,
     }
     if "budget" not in options:
@@ -164,6 +168,39 @@ def test_a_new_trainer_resumes_bit_identically_after_every_record(kind: str) -> 
         assert same(after, expected)
 
 
+@pytest.mark.parametrize("kind", FOREIGN)
+@pytest.mark.parametrize("cut", [1, 3, 5, 6, 8])
+def test_a_foreign_loader_starts_a_new_pass_in_an_epoch_of_the_usual_length(
+    kind: str, cut: int
+) -> None:
+    whole = build(kind)
+    finish(whole)
+    first = leave_after(build(kind), cut)
+    second = hand_over(first, build(kind, model=network(seed=9)))
+    assert (second.step, second.progress) == (first.step, first.progress)
+    within = cut % 6 not in (0, 5)  # 5 batches and a record of the epoch
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        finish(second)
+    told = [str(each.message) for each in said if "new pass" in str(each.message)]
+    assert len(told) == within
+    for words in told:
+        assert "DataLoader starts a new pass: some rows of this epoch may come twice" in words
+    assert (second.step, second.epoch, second.done) == (whole.step, whole.epoch, True)
+    if not within:
+        assert same(outcome(second)["weights"], outcome(whole)["weights"])
+
+
+def test_validation_that_shuffles_is_one_sentence() -> None:
+    said = (
+        "validation or test data are a DataLoader that shuffles, but runs are compared row by row"
+    )
+    with pytest.raises(ValueError, match=said):
+        build(validation=foreign(VALIDATION, True))
+    with pytest.raises(ValueError, match=said):
+        build().evaluate(foreign(VALIDATION, True))
+
+
 @pytest.mark.parametrize(
     ("kind", "precision"),
     [("dense", "fp32"), ("gated", "bf16"), ("per sample", "bf16"), ("foreign", "fp32"),
@@ -181,7 +218,7 @@ def test_nothing_is_open_between_records(kind: str, precision: str) -> None:
         assert not torch.is_autocast_enabled("cpu")
         assert [module.training for module in model.modules()] == modes
         assert torch.equal(torch.get_rng_state(), state)
-    trainer.evaluate(foreign(VALIDATION, True))
+    trainer.evaluate(foreign(VALIDATION, False))
     assert torch.equal(torch.get_rng_state(), state)
     assert [module.training for module in model.modules()] == modes
 
@@ -201,7 +238,9 @@ def test_the_seed_decides_dropout_and_every_step_drops_other_units() -> None:
     model: Any = network()
     dropped: list[Tensor] = []
     other = build(config=TrainConfig(lr=1e-2, seed=6), model=model, validation=None)
-    other.cost(next(other.train_data.batches(0)))  # counted and checked
+    first = next(other.train_data.batches(0))
+    other.look()
+    other.cost(first)  # counted
     model[3].register_forward_hook(lambda module, inputs, output: dropped.append(output == 0))
     finish(other)
     assert not same(outcome(other)["weights"], uninterrupted("dense")[0]["weights"])
@@ -268,7 +307,7 @@ def test_visits_hold_what_the_model_said_before_the_step() -> None:
         needs_index = needs_outputs = True
 
         def choose(self, batch: Any) -> Selection:
-            return Selection(batch.losses.topk(batch.rows // 2).indices)
+            return Selection(batch.score().losses.topk(batch.rows // 2).indices)
 
         def observe(self, visit: Any) -> None:
             visits.append(visit)
@@ -290,6 +329,20 @@ def test_visits_hold_what_the_model_said_before_the_step() -> None:
             assert torch.equal(visit.correct, own.argmax(1) == labels)
             torch.testing.assert_close(visit.confidence, own.exp().amax(1))
         assert float(trained.losses.min()) >= float(scored.losses.max())
+
+
+# --- names that others use
+
+
+def test_shorthands_and_the_names_of_other_libraries() -> None:
+    short = Trainer(network(), TRAIN, epochs=1, lr=0.25, batch_size=8, device="cpu")
+    assert (short.config.lr, short.budget) == (0.25, Budget(epochs=1))
+    assert re.fullmatch(
+        r"Trainer\(Sequential with 1,210 parameters on cpu, Policy, step 0, 0% of the budget\)",
+        repr(short),
+    )
+    with pytest.raises(TypeError, match=r"fit: a Trainer is given .* when it is built: call run"):
+        short.fit(TRAIN, epochs=3)
 
 
 # --- methods that a subclass overrides
@@ -378,7 +431,7 @@ def test_a_resumed_run_counts_texts_of_all_lengths_as_one_that_was_not_stopped()
 def test_the_callers_loader_stays_as_it_was() -> None:
     loader = Loader(TRAIN, 8, seed=3)
     loader.device = torch.device("meta")  # as if it delivered elsewhere
-    for data in (loader, foreign(TRAIN, True)):
+    for data in (loader, foreign(TRAIN, False)):
         before = dict(vars(data))
         options: dict[str, Any] = {"batch_size": 4} if data is loader else {}
         trainer = Trainer(network(), data, data, epochs=1, device="cpu", **options)
@@ -645,6 +698,11 @@ IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
     ({"policy": {"name": "random", "share": 0.1}}, r"cannot be made with .*share.*rate, seed"),
     ({"epochs": 1, "budget": Budget(epochs=2)}, "epochs and budget: give one of them"),
     ({"epochs": None}, "epochs and budget: give one of them, such as epochs=10"),
+    ({"lr": 0.1}, "lr is 0.1, and config.lr is given too: give one of them"),
+    (
+        {"lr": 0.1, "config": None, "optimizer": torch.optim.SGD([torch.ones(1)], 0.1)},
+        "lr is 0.1, and an optimizer is given too",
+    ),
     ({"train": foreign(TRAIN, True), "batch_size": 4}, "own loader|batch_size"),
     ({"train": 7}, "cannot be iterated"),
     ({"metrics": F.mse_loss}, r"metrics holds a function: give metrics=\[Metric"),

@@ -47,6 +47,7 @@ class GradNormIS(Policy):
         self.batches += 1
         random = rng.generator(self.seed, "gradnorm_is", number)
         if on or number % self.every == 0:
+            batch.score()
             norms = gradient_norm(batch.outputs, batch.targets, batch.inputs).cpu().double()
             total = float(norms.sum())
             p = norms / total if total > 0 else torch.full_like(norms, 1 / n)

@@ -45,7 +45,7 @@ class Rho(Policy):
                 f"holdout_losses has {known} numbers, but a batch holds the rows {int(index.min())}"
                 f" to {int(index.max())}: give one a row, in the order of the data set"
             )
-        excess = excess_losses(batch.losses.cpu(), self.holdout_losses[index])
+        excess = excess_losses(batch.score().losses.cpu(), self.holdout_losses[index])
         return batch.select(excess.topk(max(1, round(self.rate * batch.rows))).indices)
 
 

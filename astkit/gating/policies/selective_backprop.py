@@ -66,7 +66,7 @@ class SelectiveBackprop(Policy):
         if not self._selecting():
             return None
         self.draws += 1
-        order = batch.losses.cpu().argsort(stable=True)
+        order = batch.score().losses.cpu().argsort(stable=True)
         percentile = (torch.arange(batch.rows, dtype=torch.float64) + 0.5) / batch.rows
         random = rng.generator(self.seed, "selective_backprop", self.draws)
         count = max(1, int(self.rate * batch.rows + 1e-9))

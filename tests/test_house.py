@@ -1,0 +1,106 @@
+"""The package's shape: few attributes an object, no circle of imports, no way back to `Trainer`."""
+
+from __future__ import annotations
+
+import ast
+import re
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1] / "astkit"
+TREES = {path: ast.parse(path.read_text("utf-8")) for path in sorted(ROOT.rglob("*.py"))}
+MOST = 16  # attributes that an object assigns to itself
+LARGER = {
+    "astkit.trainers.optimisation.Optimisation": 34,
+    "astkit.gating.features.Rows": 17,
+}
+"""Classes with more, which may only become smaller."""
+BACK = {
+    "forward": "a subclass may compute outputs in its own way, see `Scored`",
+    "count_flops": "a subclass may say what its model costs, see `Costs.add`",
+    "_count_pass": "a scoring pass is counted where it is made, see `Scored.score`",
+    "ready": "batches whose features a plan asks for, see `ModelFeatures`",
+}
+"""Methods of `Trainer` that are given to objects below it, and why."""
+
+
+def module_of(path: Path) -> str:
+    parts = path.relative_to(ROOT.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def attributes_of(node: ast.ClassDef) -> set[str]:
+    """Attributes that the methods of a class assign to ``self``."""
+    found = set()
+    for part in ast.walk(node):
+        stored = isinstance(part, ast.Attribute) and isinstance(part.ctx, ast.Store)
+        if stored and isinstance(part.value, ast.Name) and part.value.id == "self":
+            found.add(part.attr)
+    return found
+
+
+def is_module(node: ast.ClassDef) -> bool:
+    return any("Module" in ast.unparse(base) for base in node.bases)
+
+
+def test_no_object_has_more_attributes_than_a_reader_keeps_in_mind() -> None:
+    counts = {
+        f"{module_of(path)}.{node.name}": len(attributes_of(node))
+        for path, tree in TREES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef) and not is_module(node)
+    }
+    many = {name: count for name, count in counts.items() if count > MOST}
+    assert many.keys() <= LARGER.keys()
+    assert all(count <= LARGER[name] for name, count in many.items())
+
+
+def imports_of(tree: ast.Module) -> set[str]:
+    """Modules of astkit that are imported when this one is; not those for type checkers."""
+    found = set()
+    waiting: list[ast.stmt] = list(tree.body)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("astkit"):
+            found |= {f"{node.module}.{each.name}" for each in node.names} | {node.module}
+        elif isinstance(node, ast.If) and ast.unparse(node.test) != "TYPE_CHECKING":
+            waiting += [*node.body, *node.orelse]
+    return found
+
+
+def test_modules_import_each_other_in_no_circle() -> None:
+    modules = {module_of(path): tree for path, tree in TREES.items()}
+    # a package's own list of names is no module that its parts need
+    packages = {module_of(path) for path in TREES if path.name == "__init__.py"}
+    graph = {
+        name: {each for each in imports_of(tree) if each in modules and each not in packages}
+        for name, tree in modules.items()
+    }
+    try:
+        list(TopologicalSorter(graph).static_order())
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
+
+
+def test_what_may_call_back_into_a_trainer_is_listed() -> None:
+    text = (ROOT / "trainers" / "trainer.py").read_text("utf-8")
+    tree = TREES[ROOT / "trainers" / "trainer.py"]
+    (trainer,) = (node for node in tree.body if isinstance(node, ast.ClassDef))
+    methods = {
+        node.name
+        for node in trainer.body
+        if isinstance(node, ast.FunctionDef)
+        and not any(ast.unparse(each) == "property" for each in node.decorator_list)
+    }
+    given = set()
+    for call in ast.walk(tree):
+        if not isinstance(call, ast.Call):
+            continue
+        for value in [*call.args, *(each.value for each in call.keywords)]:
+            own = isinstance(value, ast.Attribute) and ast.unparse(value.value) == "self"
+            if own and value.attr in methods and ast.unparse(call.func) != "leaving.callback":
+                given.add(value.attr)
+    assert given == BACK.keys()
+    assert re.search(r"\bself\.\w+\.\w+\._\w+", text) is None  # nor does it reach into others
