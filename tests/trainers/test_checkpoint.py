@@ -20,11 +20,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 from torch.utils.data import (
-    BatchSampler,
     DataLoader,
-    RandomSampler,
     TensorDataset,
-    WeightedRandomSampler,
 )
 
 from astkit import Gate, Loader
@@ -142,37 +139,6 @@ def test_a_run_that_was_stopped_ends_as_one_that_was_not(
     again.run()
     assert left(again) == left(resumed)
     assert again.history.epochs == resumed.history.epochs
-
-
-SAMPLERS: dict[str, Any] = {
-    "of the loader": lambda drawn: {"batch_size": 16, "shuffle": True, "generator": drawn},
-    "of the sampler": lambda drawn: {
-        "batch_size": 16,
-        "sampler": WeightedRandomSampler(TRAIN.labels + 1.0, 160, generator=drawn),
-    },
-    "of two": lambda drawn: {
-        "batch_sampler": BatchSampler(RandomSampler(PAIRS, generator=drawn), 16, False),
-        "generator": torch.Generator().manual_seed(8),
-    },
-}
-
-
-@pytest.mark.parametrize("kind", SAMPLERS)
-def test_a_loader_with_a_generator_of_its_own_is_resumed(tmp_path: Path, kind: str) -> None:
-    def make(name: str, resume: bool = False) -> Trainer:
-        loader = DataLoader(PAIRS, **SAMPLERS[kind](torch.Generator().manual_seed(7)))
-        return build(tmp_path / name, resume, train=loader, validation=None, policy=None)
-
-    whole = make("whole")
-    whole.run()
-    for batches in (2, 25):
-        leave_after(make(f"parts {batches}"), batches)
-        resumed = make(f"parts {batches}", resume=True)
-        resumed.run()
-        assert left(resumed)["weights"] == left(whole)["weights"]
-    twice = leave_after(make("in one process"), 13)
-    twice.run()
-    assert left(twice)["weights"] == left(whole)["weights"]
 
 
 def test_saving_leaves_workers_that_persist_alone(tmp_path: Path) -> None:
