@@ -42,7 +42,7 @@ KINDS: dict[str, tuple[Callable[[Path], object], str, Callable[[Path], object]]]
     "notebook": (
         lambda folder: sweeping.write(folder / "toy.ipynb", "print(rate)"),
         "toy.ipynb",
-        notebook.read,
+        notebook.read_notebook,
     ),
     "checkpoint": (
         lambda folder: checkpoint.write(folder / "step_1", {"weight": torch.ones(3)}),

@@ -49,13 +49,13 @@ def export(options: argparse.Namespace) -> None:
     from astkit.runs import export as kaggle
     from astkit.runs import notebook
 
-    plan = notebook.read(options.notebook or kaggle.COMPETITION)
+    plan = notebook.read_notebook(options.notebook or kaggle.COMPETITION)
     parameters = {}
     for name, values in plan.values(options.parameters).items():
         if len(values) != 1:
             raise ValueError(f"{name} has {len(values)} values: give one, a list as [0,1]")
         parameters[name] = values[0]
-    path = kaggle.write(plan, parameters, options.out)
+    path = kaggle.write_notebook(plan, parameters, options.out)
     size = path.stat().st_size
     say(f"{path}: {size / 1e3:.0f} kB")
     if size > kaggle.LARGEST:

@@ -66,9 +66,9 @@ def run(options: argparse.Namespace) -> int:
     from astkit.runs import notebook, sweep
 
     options.resumes = True
-    values = notebook.read(options.notebook).values(options.parameters)
+    values = notebook.read_notebook(options.notebook).values(options.parameters)
     with interruptible():
-        outcomes = sweep.run(
+        outcomes = sweep.run_sweep(
             options.notebook, values, options.runs, again=options.again, announce=say
         )
     folder = outcomes[0].folder if len(outcomes) == 1 else options.runs
@@ -108,5 +108,5 @@ def report(options: argparse.Namespace) -> None:
     if len(others):
         say(others.to_string(index=False, na_rep=""))
     say()
-    table = tables.table(runs, options.metric)
+    table = tables.summary_table(runs, options.metric)
     say(table.to_string(float_format="{:.4g}".format))

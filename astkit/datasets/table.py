@@ -282,7 +282,7 @@ class Table(Dataset[tuple[Tensor, Tensor]]):
             return {"make_model": make}
         return {
             "make_model": make,
-            "criterion": partial(squared_error, scale=self.scale[1]),
+            "criterion": partial(scaled_error, scale=self.scale[1]),
             "metrics": Metric("RMSE", RootMeanSquare(), higher_is_better=False),
         }
 
@@ -302,7 +302,7 @@ class InUnits(nn.Module):
         return outputs[:, 0] * self.scale + self.mean
 
 
-def squared_error(outputs: Tensor, targets: Tensor, scale: float = 1.0) -> Tensor:
+def scaled_error(outputs: Tensor, targets: Tensor, scale: float = 1.0) -> Tensor:
     """Squared error of each row in units of ``scale``, ``[rows]``."""
     return ((outputs.reshape(targets.shape) - targets) / scale).square()
 

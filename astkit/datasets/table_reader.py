@@ -69,7 +69,7 @@ class Column:
 
 
 @dataclass
-class Rows:
+class TableRows:
     """A table that was read.
 
     Attributes:
@@ -83,7 +83,7 @@ class Rows:
     notes: list[str] = field(default_factory=list)
 
 
-def read_table(source: Any, columns: Mapping[str, Column] | None = None) -> Rows:
+def read_table(source: Any, columns: Mapping[str, Column] | None = None) -> TableRows:
     """Read a CSV or parquet file, or a DataFrame.
 
     A CSV may have any of the usual separators, decimal commas, a byte order mark, and be packed by
@@ -113,7 +113,7 @@ def read_table(source: Any, columns: Mapping[str, Column] | None = None) -> Rows
 
 def _read_parts(
     name: str, source: _FrameSource | _TextSource, columns: Mapping[str, Column] | None
-) -> Rows:
+) -> TableRows:
     """Decide about the columns in one pass, and convert them in another."""
     import pandas as pd
 
@@ -154,7 +154,7 @@ def _read_parts(
             whole[each] = _joined([convert([""] * rows, column)[0]], column)
             decided[each] = column
     ordered = whole if columns is None else {each: whole[each] for each in columns}
-    return Rows(pd.DataFrame(ordered), {each: decided[each] for each in ordered}, notes)
+    return TableRows(pd.DataFrame(ordered), {each: decided[each] for each in ordered}, notes)
 
 
 def _names(

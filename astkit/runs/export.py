@@ -52,17 +52,17 @@ from astkit.runs import export
 export.begin()"""
 
 
-def write(
+def write_notebook(
     notebook: Notebook, parameters: Mapping[str, Any], folder: str | os.PathLike[str]
 ) -> Path:
-    """Write the notebook that `build` returns into ``folder``, which is created if missing."""
+    """Write what `build_notebook` returns into ``folder``, which is created if missing."""
     import nbformat
 
-    text = nbformat.writes(build(notebook, parameters)) + "\n"
+    text = nbformat.writes(build_notebook(notebook, parameters)) + "\n"
     return write_atomic(Path(folder) / notebook.path.name, text)
 
 
-def build(notebook: Notebook, parameters: Mapping[str, Any]) -> NotebookNode:
+def build_notebook(notebook: Notebook, parameters: Mapping[str, Any]) -> NotebookNode:
     """The exported notebook: title, parameters, the package, and the other cells without outputs.
 
     Values are set at the end of the parameters cell, below the defaults with their comments. Files
@@ -76,12 +76,12 @@ def build(notebook: Notebook, parameters: Mapping[str, Any]) -> NotebookNode:
     import nbformat
     from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-    from astkit.runs.notebook import PYTHON, load
+    from astkit.runs.notebook import PYTHON, load_notebook
 
     values = {name: notebook.check(name, value) for name, value in parameters.items()}
     if notebook.defaults.get("out") == "":
         values = {"out": "run", **values}
-    cells = load(notebook.path).cells
+    cells = load_notebook(notebook.path).cells
     place = next((i for i, cell in enumerate(cells) if cell.cell_type == "code"), len(cells))
     tagged = [i for i, cell in enumerate(cells) if "parameters" in cell.metadata.get("tags", [])]
     if tagged and tagged[0] != place:
@@ -229,10 +229,10 @@ def needed_files(notebook: Notebook) -> tuple[dict[str, Path], list[Path]]:
 
 def _names(notebook: Notebook) -> set[str]:
     """Strings in the code below the parameters, and files of the modules that it may import."""
-    from astkit.runs.notebook import load
+    from astkit.runs.notebook import load_notebook
 
     names: set[str] = set()
-    for cell in load(notebook.path).cells:
+    for cell in load_notebook(notebook.path).cells:
         if cell.cell_type == "code" and "parameters" not in cell.metadata.get("tags", []):
             names.update(re.findall(r"'([^'\n]+)'", cell.source))
             names.update(re.findall(r'"([^"\n]+)"', cell.source))

@@ -45,7 +45,7 @@ Error = dict[str, Any]
 
 @dataclass(frozen=True)
 class Notebook:
-    """A notebook with its parameters; created by `read`.
+    """A notebook with its parameters; created by `read_notebook`.
 
     Attributes:
         path: its absolute path.
@@ -128,7 +128,7 @@ class Outcome:
     note: str = ""
 
 
-def load(path: str | os.PathLike[str]) -> NotebookNode:
+def load_notebook(path: str | os.PathLike[str]) -> NotebookNode:
     """A notebook as it was before papermill ran it: without the values and marks that it injects.
 
     Raises ``FileNotFoundError`` for a missing file, ``ValueError`` for one that is no notebook.
@@ -148,9 +148,9 @@ def load(path: str | os.PathLike[str]) -> NotebookNode:
     return book
 
 
-def read(path: str | os.PathLike[str]) -> Notebook:
-    """Read a notebook's parameters; raises the errors of `load`."""
-    book = load(path)
+def read_notebook(path: str | os.PathLike[str]) -> Notebook:
+    """Read a notebook's parameters; raises the errors of `load_notebook`."""
+    book = load_notebook(path)
     code = digest({"code": [cell.source for cell in book.cells if cell.cell_type == "code"]})
     defaults = {}
     parameters = papermill.inspect_notebook(book)
@@ -161,7 +161,7 @@ def read(path: str | os.PathLike[str]) -> Notebook:
     return Notebook(Path(path).expanduser().resolve(), tuple(parameters), defaults, code)
 
 
-def run(
+def run_notebook(
     notebook: Notebook,
     parameters: Mapping[str, Any],
     root: str | os.PathLike[str] = "runs",
@@ -215,7 +215,7 @@ def execute(
     """
     folder = record.folder.resolve()
     target = folder / "notebook.ipynb"
-    nbformat.write(load(source), target)
+    nbformat.write(load_notebook(source), target)
     path = str(target).replace("{", "{{").replace("}", "}}")  # papermill formats paths
     before = os.environ.get(FOLDER)
     os.environ[FOLDER] = str(folder)  # the kernel inherits it

@@ -4,7 +4,7 @@ Each run has its own folder and kernel. A sweep that is run again skips complete
 rest. Started several times on one machine, it shares the work: a run is locked by the process that
 executes it::
 
-    outcomes = sweep.run("01.ipynb", {"rate": [0.05, 0.1], "seed": range(5)})
+    outcomes = sweep.run_sweep("01.ipynb", {"rate": [0.05, 0.1], "seed": range(5)})
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from astkit.runs import notebook
 from astkit.runs.notebook import Notebook, Outcome, Parameters
 
 
-def run(
+def run_sweep(
     path: str | os.PathLike[str],
     values: Mapping[str, Any],
     root: str | os.PathLike[str] = "runs",
@@ -42,12 +42,14 @@ def run(
     ``ValueError`` for unknown parameters and invalid numbers, ``FileNotFoundError`` without the
     notebook. An interrupt ends the runs; call it again to resume.
     """
-    plan = notebook.read(path)
+    plan = notebook.read_notebook(path)
     rows = combinations(plan, values)
     outcomes: list[Outcome] = []
     for parameters in rows:
         try:
-            outcome = notebook.run(plan, parameters, root, again=again, show=len(rows) == 1)
+            outcome = notebook.run_notebook(
+                plan, parameters, root, again=again, show=len(rows) == 1
+            )
         except Exception as error:  # a damaged folder or a full disk affects only this run
             outcome = Outcome(parameters, "failed", error=f"{type(error).__name__}: {error}")
         outcomes.append(outcome)
@@ -62,7 +64,7 @@ def run(
 
 
 def combinations(plan: Notebook, values: Mapping[str, Any]) -> list[Parameters]:
-    """Every combination of ``values``, see `run`, the last name varying fastest.
+    """Every combination of ``values``, see `run_sweep`, the last name varying fastest.
 
     Raises ``ValueError`` for an unknown name, a value of another type, and no values.
     """

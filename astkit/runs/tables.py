@@ -72,7 +72,7 @@ def collect(root: str | Path) -> Runs:
     return Runs(pd.DataFrame(lines).reindex(columns=list(columns)), pd.DataFrame(measured), varied)
 
 
-def table(runs: Runs, metric: str | None = None) -> pd.DataFrame:
+def summary_table(runs: Runs, metric: str | None = None) -> pd.DataFrame:
     """One row per group: seeds (n), mean and difference to dense, with 95 % intervals.
 
     A group has the same values of the parameters that differ between runs, and of the text columns

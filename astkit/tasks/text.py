@@ -44,12 +44,12 @@ def text() -> Arguments:
     labelled = {pair.source: pair.origin.partition(" ")[0] for pair in docs_pairs()}
     names = sorted(set(labelled.values()))
     labels = torch.tensor([names.index(name) for name in labelled.values()])
-    tokens = hashed(labelled)
+    tokens = hash_words(labelled)
     data = Columns(tokens=tokens, mask=tokens > 0, labels=labels)
     return small_task(data, split_rows(labels), partial(Encoder, len(names)), epochs=3)
 
 
-def hashed(texts: Iterable[str]) -> Tensor:
+def hash_words(texts: Iterable[str]) -> Tensor:
     """Words as int64 ``[texts, LENGTH]``, hashed to 1..WORDS - 1; 0 is padding."""
     rows = [
         [1 + zlib.crc32(word.encode()) % (WORDS - 1) for word in each.lower().split()[:LENGTH]]

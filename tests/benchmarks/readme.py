@@ -187,8 +187,8 @@ def exports() -> str:
     )
     rows = {}
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
-        plan = notebook.read(path)
-        text = nbformat.writes(export.build(plan, {}))
+        plan = notebook.read_notebook(path)
+        text = nbformat.writes(export.build_notebook(plan, {}))
         size, before = len(text) / 1e3, int(dict(written).get(path.name[:2], -100))
         files = re.findall(r"astkit-\w{8}/files/\w+/([\w.]+)", text)
         rows[f"[{path.name[:2]}](../notebooks/{path.name})"] = {

@@ -71,7 +71,9 @@ def test_the_notebooks_are_copied_into_a_new_folder_only(tmp_path: Path, capsys)
     assert f"{len(originals)} notebooks" in capsys.readouterr().out
     for path in originals:
         assert (tmp_path / "mine" / path.name).read_bytes() == path.read_bytes()
-        for value in notebook.read(path).defaults.values():  # the results that it reads come along
+        for value in notebook.read_notebook(
+            path
+        ).defaults.values():  # the results that it reads come along
             if isinstance(value, str) and value.endswith((".json", ".png")):
                 assert (tmp_path / "mine" / value).read_bytes()
     (tmp_path / "mine" / originals[0].name).write_text("mine")

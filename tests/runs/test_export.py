@@ -42,7 +42,7 @@ def sources(book: NotebookNode) -> list[str]:
 
 
 def build(path: Path, **parameters: object) -> NotebookNode:
-    return export.build(notebook.read(path), parameters)
+    return export.build_notebook(notebook.read_notebook(path), parameters)
 
 
 def test_the_order_is_title_parameters_package_notebook(small: Path) -> None:
@@ -82,8 +82,8 @@ def test_parameters_are_set_below_their_defaults(small: Path, tmp_path: Path) ->
 def test_every_notebook_can_be_exported_and_a_limit_is_named_where_it_is_held() -> None:
     limited = []
     for path in [*sorted(FOLDER.glob("*.ipynb")), export.COMPETITION]:
-        plan = notebook.read(path)
-        book = export.build(plan, {"preset": "full"} if "preset" in plan.defaults else {})
+        plan = notebook.read_notebook(path)
+        book = export.build_notebook(plan, {"preset": "full"} if "preset" in plan.defaults else {})
         assert len(book.cells) == len(nbformat.read(path, 4).cells) + 2
         assert len(nbformat.writes(book)) < export.LARGEST
         if any("ASTKIT_TIME_BUDGET_H=8.5" in cell.source for cell in book.cells):
@@ -190,7 +190,9 @@ def test_large_files_are_not_taken_along(named: Path, tmp_path: Path) -> None:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(bytes(size))
     code = "files = ['../out.bin', 'large.bin', 'small.bin', 'none.bin']"
-    plan = notebook.read(write_notebook(tmp_path / "books" / "a.ipynb", code, parameters="x = 0"))
+    plan = notebook.read_notebook(
+        write_notebook(tmp_path / "books" / "a.ipynb", code, parameters="x = 0")
+    )
     taken, others = export.needed_files(plan)
     assert list(taken) == ["small.bin"]
     assert [path.name for path in others] == ["out.bin", "large.bin"]

@@ -115,14 +115,14 @@ def make_cifar10(folder: Path) -> None:
 @pytest.mark.parametrize("number", SMALLER)
 def test_an_export_runs_on_its_own_package(number: str, kernels: Path, tmp_path: Path) -> None:
     (original,) = FOLDER.glob(f"{number}_*.ipynb")
-    plan, changes = notebook.read(original), dict(SMALLER[number])
+    plan, changes = notebook.read_notebook(original), dict(SMALLER[number])
     make_cifar10(tmp_path / "input" / changes.pop("mount", "none") / "cifar10")
     parameters = yaml.safe_load((PARAMS / f"{original.stem}.yaml").read_text())
     named = {
         name: FOLDER / each for name, each in plan.defaults.items() if each and each == str(each)
     }
     files = {name: str(path.resolve()) for name, path in named.items() if path.is_file()}
-    exported = export.build(plan, {"out": "", **parameters, **files, **changes})
+    exported = export.build_notebook(plan, {"out": "", **parameters, **files, **changes})
     exported.cells.append(new_code_cell(WHERE))
     source, folder = tmp_path / "exported.ipynb", tmp_path / "empty"
     nbformat.write(exported, source)
@@ -149,8 +149,8 @@ def test_the_template_of_a_competition_writes_a_submission(
     table[:400].assign(size=labels[:400]).to_csv(folder / "train.csv", index=False)
     table[400:].to_csv(folder / "test.csv", index=False)
     parameters = {"target": "size", "row_id": "number", "epochs": 10}
-    plan = notebook.read(export.COMPETITION)
-    source = export.write(plan, parameters, tmp_path / "out")
+    plan = notebook.read_notebook(export.COMPETITION)
+    source = export.write_notebook(plan, parameters, tmp_path / "out")
     executed(kernels, source, tmp_path / "empty", tmp_path / "input")
     submission = pd.read_csv(tmp_path / "empty" / "submission.csv")
     assert submission.columns.tolist() == ["number", "size"]

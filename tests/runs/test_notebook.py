@@ -27,7 +27,7 @@ DEFAULTS |= {"live": True, "log": "", "fails": [], "dies": [], "wait": 0.1}
 
 @pytest.fixture
 def plan(toy):
-    return notebook.read(toy)
+    return notebook.read_notebook(toy)
 
 
 # --- parameters ------------------------------------------------------------------------------
@@ -37,11 +37,11 @@ def test_defaults_are_those_of_the_cell(plan, tmp_path):
     assert plan.defaults == DEFAULTS
     assert plan.path.is_absolute()
     cell = "rate: float = 0.1\nseeds = [\n  0,  # first\n  1,\n]\ncolor = '#1f77b4'\nhalf = 1 / 2"
-    typed = notebook.read(sweeping.write(tmp_path / "typed.ipynb", parameters=cell))
+    typed = notebook.read_notebook(sweeping.write(tmp_path / "typed.ipynb", parameters=cell))
     assert typed.names == ("rate", "seeds", "color", "half")
     assert typed.defaults == {"rate": 0.1, "seeds": [0, 1]}  # code is known by its name alone
     assert [typed.check(name, 3) for name in ("color", "half")] == [3, 3]
-    bare = notebook.read(sweeping.write(tmp_path / "{bare}.ipynb", parameters=None))
+    bare = notebook.read_notebook(sweeping.write(tmp_path / "{bare}.ipynb", parameters=None))
     with pytest.raises(
         ValueError, match="no parameter 'x': choose from those of a first code cell"
     ):
@@ -53,20 +53,20 @@ def test_the_notebooks_of_the_project_are_read_as_their_kernel_reads_them(path):
     cells = (cell for cell in nbformat.read(path, 4).cells if cell.cell_type == "code")
     values = {}
     exec(next(cells).source, {}, values)
-    assert notebook.read(path).defaults == values
+    assert notebook.read_notebook(path).defaults == values
 
 
 def test_what_is_no_notebook_is_refused(tmp_path):
     path = tmp_path / "x.ipynb"
     with pytest.raises(FileNotFoundError, match=r"x\.ipynb"):
-        notebook.read(path)
+        notebook.read_notebook(path)
     cells = '{"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": [3]}'
     for text in ("print(1)", "{}", cells, "\xff"):
         path.write_text(text, "latin-1")
         with pytest.raises(ValueError, match=r"x.ipynb is not a notebook: "):
-            notebook.read(path)
+            notebook.read_notebook(path)
     sweeping.write(path, parameters="%env A=1\nc = 3\nsize = (1, 2)")
-    plan = notebook.read(path)
+    plan = notebook.read_notebook(path)
     assert plan.defaults == {"c": 3, "size": (1, 2)}
     assert plan.check("size", [3, 4]) == [3, 4]
 
@@ -103,15 +103,15 @@ def test_values_of_an_earlier_run_do_not_count(earlier, tmp_path, root):
     used = "import json, os\nrow = {'rate': rate, 'seed': seed, 'mode': mode}\n"
     used += "with open(os.environ['ASTKIT_RUN'] + '/result.json', 'w') as file:\n"
     used += "    json.dump({'rows': [row]}, file)"
-    plan = notebook.read(sweeping.write(tmp_path / "a.ipynb", used))
+    plan = notebook.read_notebook(sweeping.write(tmp_path / "a.ipynb", used))
     EARLIER[earlier](plan.path)
-    again = notebook.read(plan.path)
+    again = notebook.read_notebook(plan.path)
     assert (again.defaults, again.code) == (plan.defaults, plan.code)
-    record = Record(notebook.run(again, {}, root).folder)
+    record = Record(notebook.run_notebook(again, {}, root).folder)
     (row,) = record.result["rows"]
     assert row == {"rate": 0.1, "seed": 0, "mode": "plain"}
     assert row.items() <= record.config["parameters"].items()
-    cells = export.build(again, {"mode": "full"}).cells
+    cells = export.build_notebook(again, {"mode": "full"}).cells
     sources = [cell.source for cell in cells if cell.cell_type == "code"]
     assert sources[0] == sweeping.PARAMETERS + "\n\n# set by astkit export\nmode = 'full'"
     assert sources[2:] == [used]
@@ -185,9 +185,9 @@ print("done with", names)
 
 def test_a_run_leaves_a_complete_folder(tmp_path, capfd):
     folder = tmp_path / "my {note} books"
-    plan = notebook.read(sweeping.write(folder / "01 my__toy.ipynb", FACTS))
+    plan = notebook.read_notebook(sweeping.write(folder / "01 my__toy.ipynb", FACTS))
     parameters = {"seed": 7, "names": ["z"]}
-    done = notebook.run(plan, parameters, folder / "runs", show=True)
+    done = notebook.run_notebook(plan, parameters, folder / "runs", show=True)
     assert (done.status, done.error, done.executed) == ("complete", "", True)
     assert done.parameters == parameters
     assert done.folder.name.split("_", 1)[1].startswith("01_my_toy_")
@@ -209,7 +209,7 @@ def test_a_run_leaves_a_complete_folder(tmp_path, capfd):
 
 
 def test_a_failure_keeps_the_notebook_and_names_the_cell(plan, root):
-    done = notebook.run(plan, {"rate": 0.2, "seed": 3, "fails": [0.2, 3]}, root)
+    done = notebook.run_notebook(plan, {"rate": 0.2, "seed": 3, "fails": [0.2, 3]}, root)
     assert (done.status, done.error) == ("failed", "ValueError: seed 3 is unlucky in cell [3]")
     record = Record(done.folder)
     assert (record.status, record.result) == ("failed", {})
@@ -232,25 +232,25 @@ def test_a_cell_may_end_the_notebook_or_its_kernel(tmp_path):
 
 def test_a_complete_run_is_not_run_again_unless_asked_for(plan, root, process):
     calls = process("complete")
-    first = notebook.run(plan, {"seed": 1}, root)
+    first = notebook.run_notebook(plan, {"seed": 1}, root)
     assert Record(first.folder).result["rows"] == []  # it wrote none of its own
-    second = notebook.run(plan, {"seed": 1, "rate": 0.1}, root)  # the default, said aloud
+    second = notebook.run_notebook(plan, {"seed": 1, "rate": 0.1}, root)  # the default, said aloud
     assert len(calls) == 1
     assert (second.status, second.executed, second.note) == ("complete", False, "")
     assert (second.folder, second.seconds) == (first.folder, first.seconds)
-    assert notebook.run(plan, {"seed": 2}, root).folder != first.folder
+    assert notebook.run_notebook(plan, {"seed": 2}, root).folder != first.folder
     (first.folder / "checkpoint").touch()
-    third = notebook.run(plan, {"seed": 1}, root, again=True)
+    third = notebook.run_notebook(plan, {"seed": 1}, root, again=True)
     assert (third.status, third.executed) == ("complete", True)
     assert not (third.folder / "checkpoint").exists()
     assert len(list(root.iterdir())) == 2
     assert len(calls) == 3
-    changed = notebook.read(sweeping.write(plan.path, "print(1)"))
-    assert notebook.run(changed, {"seed": 1}, root).note == (
+    changed = notebook.read_notebook(sweeping.write(plan.path, "print(1)"))
+    assert notebook.run_notebook(changed, {"seed": 1}, root).note == (
         "toy.ipynb changed since: run it with --again"
     )
-    assert notebook.run(changed, {"seed": 1}, root, again=True).note == ""
-    assert notebook.run(changed, {"seed": 1}, root).note == ""
+    assert notebook.run_notebook(changed, {"seed": 1}, root, again=True).note == ""
+    assert notebook.run_notebook(changed, {"seed": 1}, root).note == ""
 
 
 def test_a_failed_run_resumes_in_its_folder(plan, root, process):
@@ -266,17 +266,19 @@ def test_a_failed_run_resumes_in_its_folder(plan, root, process):
         return "complete"
 
     process(checkpoint, checkpoint, resumed)
-    first = notebook.run(plan, {}, root)
+    first = notebook.run_notebook(plan, {}, root)
     assert first.status == Record(first.folder).status == "failed"
     assert first.error.endswith("x ... in cell [3]")
     assert len(first.error) < 400
-    notebook.run(plan, {}, root)
-    last = notebook.run(notebook.read(sweeping.write(plan.path, "print(1)")), {}, root)
+    notebook.run_notebook(plan, {}, root)
+    last = notebook.run_notebook(
+        notebook.read_notebook(sweeping.write(plan.path, "print(1)")), {}, root
+    )
     assert (last.status, last.folder, last.note) == ("complete", first.folder, "")
     assert seen == [("incomplete", {}, True)]
     assert not (first.folder / "error.json").exists()
     # the code that it was resumed with counts
-    assert not notebook.run(notebook.read(plan.path), {}, root).note
+    assert not notebook.run_notebook(notebook.read_notebook(plan.path), {}, root).note
 
 
 @pytest.mark.parametrize("end", ["left", KeyboardInterrupt])
@@ -290,42 +292,42 @@ def test_a_run_that_did_not_reach_its_end_is_incomplete_whatever_it_wrote(plan, 
     process(act, "complete")
     if end is KeyboardInterrupt:
         with pytest.raises(KeyboardInterrupt):
-            notebook.run(plan, {}, root)
+            notebook.run_notebook(plan, {}, root)
     else:
-        done = notebook.run(plan, {}, root)
+        done = notebook.run_notebook(plan, {}, root)
         assert done.status == "incomplete"
         assert "the time limit was reached" in done.note
     (record,) = map(Record, root.iterdir())
     assert record.status == "incomplete"
-    resumed = notebook.run(plan, {}, root)
+    resumed = notebook.run_notebook(plan, {}, root)
     assert (resumed.status, resumed.folder) == ("complete", record.folder)
     assert record.result["rows"] == []
 
 
 def test_a_run_of_another_astkit_is_noted(plan, root, process):
     process("complete")
-    record = Record(notebook.run(plan, {}, root).folder)
+    record = Record(notebook.run_notebook(plan, {}, root).folder)
     record.write("env.json", {**record.read("env.json"), "source": "another"})
-    assert notebook.run(plan, {}, root).note == "astkit changed since: run it with --again"
+    assert notebook.run_notebook(plan, {}, root).note == "astkit changed since: run it with --again"
 
 
 def test_a_folder_belongs_to_one_process_at_a_time(plan, root, process):
     statuses = []
 
     def meanwhile(record, parameters):
-        statuses.append(notebook.run(plan, {}, root).status)
+        statuses.append(notebook.run_notebook(plan, {}, root).status)
         return error()
 
     calls = process(meanwhile, "complete")
-    folder = notebook.run(plan, {}, root).folder
+    folder = notebook.run_notebook(plan, {}, root).folder
     assert statuses == ["busy"]
     with FileLock(folder / ".lock"):
         for again in (False, True):
-            done = notebook.run(plan, {}, root, again=again)
+            done = notebook.run_notebook(plan, {}, root, again=again)
             assert (done.status, done.folder) == ("busy", folder)
     assert Record(folder).status == "failed"
     assert len(calls) == 1
-    assert notebook.run(plan, {}, root).status == "complete"
+    assert notebook.run_notebook(plan, {}, root).status == "complete"
 
 
 TIDY = """\

@@ -31,7 +31,7 @@ PLAN = Notebook(
 
 def run(toy, values, root):
     lines = []
-    return sweep.run(toy, values, root, announce=lines.append), lines
+    return sweep.run_sweep(toy, values, root, announce=lines.append), lines
 
 
 def test_bad_values_are_refused():

@@ -47,7 +47,7 @@ def root(made: Path, tmp_path: Path) -> Path:
 def test_means_intervals_and_differences_are_those_by_hand(root: Path) -> None:
     runs = tables.collect(root)
     assert runs.varied == ["rate"]
-    table = tables.table(runs)
+    table = tables.summary_table(runs)
     assert table.index.tolist() == [(r, arm) for r in (0.1, 0.5) for arm in ("dense", "gate")]
     quantile = 3.182446305284263  # Student's, 3 degrees of freedom, 97.5 %
     for rate in (0.1, 0.5):
@@ -68,7 +68,7 @@ def test_means_intervals_and_differences_are_those_by_hand(root: Path) -> None:
 
 def test_several_rows_of_a_seed_count_once(root: Path, tmp_path: Path) -> None:
     runs = tables.collect(root)
-    row = tables.table(runs._replace(varied=[])).loc["gate"]
+    row = tables.summary_table(runs._replace(varied=[])).loc["gate"]
     gate, dense = (
         [mean(accuracy(rate, arm, seed) for rate in (0.1, 0.5)) for seed in SEEDS]
         for arm in ("gate", "dense")
@@ -78,7 +78,7 @@ def test_several_rows_of_a_seed_count_once(root: Path, tmp_path: Path) -> None:
     assert (row["test_accuracy"], row["low"], row["high"]) == pytest.approx(mean_interval(gate)[:3])
     run = Record.create(tmp_path / "other", "x", {})  # rows without a seed count each
     run.finish([{"loss": 1.0}, {"loss": 2.0}, {"loss": 3.0, "seed": 1}, {"loss": 5.0, "seed": 1}])
-    table = tables.table(tables.collect(tmp_path / "other"), "loss")
+    table = tables.summary_table(tables.collect(tmp_path / "other"), "loss")
     assert table.loc["all", ["n", "loss"]].tolist() == [3, pytest.approx(7 / 3)]
 
 
@@ -89,13 +89,13 @@ def test_values_that_are_not_finite_do_not_count() -> None:
         for arm, each in values.items()
         for seed, value in enumerate(each)
     ]
-    table = tables.table(tables.Runs(pd.DataFrame(), pd.DataFrame(rows), []))
+    table = tables.summary_table(tables.Runs(pd.DataFrame(), pd.DataFrame(rows), []))
     assert table["n"].tolist() == [2, 0]
     assert table.loc["gate", ["test_accuracy", "minus dense"]].isna().all()
 
 
 def test_runs_that_are_not_complete_are_shown_and_do_not_count(root: Path) -> None:
-    before = tables.table(tables.collect(root))
+    before = tables.summary_table(tables.collect(root))
     failed = Record.create(root, "01_gate", {"rate": 0.9}, 0)
     failed.write("error.json", {"type": "ValueError", "message": "no data\nsecond line"})
     Record.create(root, "01_gate", {"rate": 0.8}, 0)
@@ -111,14 +111,14 @@ def test_runs_that_are_not_complete_are_shown_and_do_not_count(root: Path) -> No
     assert runs.loc[0.8, "status"] == "incomplete"
     damaged = found.folders[found.folders["status"] == "damaged"]
     assert len(damaged) == len(files)
-    pd.testing.assert_frame_equal(tables.table(found)[[*before]], before)
+    pd.testing.assert_frame_equal(tables.summary_table(found)[[*before]], before)
 
 
 def test_runs_of_several_notebooks_make_one_table(root: Path) -> None:
     for seed in (0, 1):
         run = Record.create(root, "02_other", {"width": 3, "seed": seed}, seed)
         run.finish([{"arm": a, "seed": seed, "test_accuracy": 0.5} for a in ("dense", "gate")])
-    table = tables.table(tables.collect(root))
+    table = tables.summary_table(tables.collect(root))
     assert table.loc[("02_other", "–", "–", 3, "gate"), "minus dense"] == 0
     named = {("01_gate", 0.1, 2, "–", "dense"), ("01_gate", 0.5, 2, "–", "gate")}
     assert named <= set(table.index)
@@ -127,11 +127,11 @@ def test_runs_of_several_notebooks_make_one_table(root: Path) -> None:
 
 
 def test_methods_of_notebooks_that_name_them_otherwise_are_not_mixed(root: Path) -> None:
-    before = tables.table(tables.collect(root))
+    before = tables.summary_table(tables.collect(root))
     for seed in (0, 1):
         run = Record.create(root, "06_policies", {"seed": seed}, seed)
         run.finish([{"policy": p, "test_accuracy": v} for p, v in (("dense", 0.5), ("aim", 0.7))])
-    found = tables.table(tables.collect(root))
+    found = tables.summary_table(tables.collect(root))
     added = found.loc[("06_policies", "–", "–", "–")]
     assert added.index.tolist() == ["dense", "aim"]
     assert added["n"].tolist() == [2, 2]  # rows without a seed have that of their run
@@ -143,12 +143,12 @@ def test_methods_of_notebooks_that_name_them_otherwise_are_not_mixed(root: Path)
 
 @pytest.mark.parametrize("text", ["visits", "checkpoint", "note"])
 def test_texts_of_single_runs_make_no_groups(root: Path, text: str) -> None:
-    before = tables.table(tables.collect(root))
+    before = tables.summary_table(tables.collect(root))
     for folder in root.iterdir():
         run = Record(folder)
         rows = run.result["rows"]
         run.finish([{**row, text: f"{row['arm']}-{row['seed']}.bin"} for row in rows])
-    pd.testing.assert_frame_equal(tables.table(tables.collect(root))[[*before]], before)
+    pd.testing.assert_frame_equal(tables.summary_table(tables.collect(root))[[*before]], before)
 
 
 @pytest.mark.parametrize("text", ["metric", "controller", "unit"])
@@ -160,12 +160,12 @@ def test_texts_that_follow_from_the_method_make_no_groups(tmp_path: Path, text: 
         for seed in SEEDS
     ]
     Record.create(tmp_path, "x", {}).finish(rows)
-    found = tables.table(tables.collect(tmp_path))
+    found = tables.summary_table(tables.collect(tmp_path))
     assert found.index.tolist() == ["dense", "gate", "aim"]
     assert found["n"].tolist() == [4] * 3
     assert found["minus dense"].tolist()[1:] == [-1, -2]
     Record.create(tmp_path, "y", {}).finish([{**row, text: "c"} for row in rows])
-    other = tables.table(tables.collect(tmp_path))
+    other = tables.summary_table(tables.collect(tmp_path))
     assert len(other) == 6  # two tasks, each with a metric of its own
 
 
@@ -178,7 +178,7 @@ def test_names_that_parameters_share_with_other_columns_are_kept_apart(tmp_path:
     runs = tables.collect(tmp_path)
     assert runs.varied == ["rate", "status (parameter)"]
     assert set(runs.folders["status"]) == {"complete"}
-    assert sorted(tables.table(runs).index) == [(0.1, "of 0.1"), (0.5, "of 0.5")]
-    measured = tables.table(runs, "rate (measured)").sort_index()
+    assert sorted(tables.summary_table(runs).index) == [(0.1, "of 0.1"), (0.5, "of 0.5")]
+    measured = tables.summary_table(runs, "rate (measured)").sort_index()
     assert measured["n"].tolist() == [4, 4]
     assert measured["rate (measured)"].tolist() == pytest.approx([0.115, 0.515])

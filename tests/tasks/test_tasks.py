@@ -143,7 +143,7 @@ def test_images_that_are_searched_are_tasks_too(name: str, monkeypatch: pytest.M
 
 
 def test_equal_words_have_equal_numbers() -> None:
-    words = text.hashed(["a b a", "B"])
+    words = text.hash_words(["a b a", "B"])
     assert words.shape == (2, text.LENGTH)
     assert words[0, 0] == words[0, 2] != words[0, 1] == words[1, 0]
     assert (words > 0).sum(1).tolist() == [3, 1]

@@ -134,7 +134,7 @@ def lsa(texts: Sequence[str], dim: int) -> Callable[[Sequence[str]], Tensor]:
     from sklearn.feature_extraction.text import TfidfVectorizer
 
     numbers = {str(number): number for number in range(FEATURES)}
-    tfidf: Any = TfidfVectorizer(analyzer=hashed, vocabulary=numbers)
+    tfidf: Any = TfidfVectorizer(analyzer=hash_features, vocabulary=numbers)
     svd: Any = TruncatedSVD(min(dim, len(texts)), n_iter=2, n_oversamples=16, random_state=0)
     svd.fit(tfidf.fit_transform(texts))
     rank = int((svd.singular_values_ > 1e-9 * svd.singular_values_[0]).sum())  # others are noise
@@ -146,7 +146,7 @@ def lsa(texts: Sequence[str], dim: int) -> Callable[[Sequence[str]], Tensor]:
     return embed
 
 
-def hashed(text: str) -> list[str]:
+def hash_features(text: str) -> list[str]:
     """CRC-32 of the words and bigrams of ``text``.
 
     Source: Weinberger et al., "Feature hashing for large scale multitask learning", ICML 2009;
