@@ -18,7 +18,7 @@ Array = np.ndarray[Any, Any]
 LEVEL = 0.1  # of the test; taking independent rows for a series costs little, the reverse much
 DRAWS = 99  # permutations of it
 WINDOW = 4.0  # autocorrelation times over which autocorrelations are summed
-TIMES = 4.0  # autocorrelation times in a block, at least
+TIMES = 6.0  # autocorrelation times in a block, at least
 BLOCKS = (6, 20)  # of a series, at least and at most; longer ones depend less on each other
 FEWEST = 30  # independent rows that a verdict needs
 RUN = 10  # rows of a class in a row, on average, from which rows may be sorted by class
@@ -29,7 +29,7 @@ def autocorrelation_time(values: Array) -> float:
 
     The mean of ``values``, float ``[n]`` or ``[n, d]``, varies as that of n / time independent
     rows; of several columns the largest time counts. 1 unless a permutation test at `LEVEL` finds
-    that neighbours are alike in a column.
+    that neighbours are alike in a column, or share values in different ones, see `_shared`.
 
     The test's statistic is the largest standardised variance ratio of sums of 2, 4, 8, ... rows
     (Lo and MacKinlay, "Stock market prices do not follow random walks", Review of Financial Studies
@@ -46,11 +46,14 @@ def autocorrelation_time(values: Array) -> float:
     columns = (columns[:, alive] - columns[:, alive].mean(0)) / deviation[alive]
     found = _alike(columns)
     random = np.random.default_rng(rng.derive(0, "neighbours", len(columns)))
-    if found.max() < 1:  # more than LEVEL of all permutations are above
-        return 1.0
-    drawn = np.sort([_alike(random.permutation(columns)).max() for _ in range(DRAWS)])
-    least = drawn[math.ceil((1 - LEVEL) * (DRAWS + 1)) - 1]
-    return max((_time(column) for column in columns.T[found >= least]), default=1.0)
+    times = [1.0]
+    if found.max() >= 1:  # below it more than LEVEL of all permutations are above
+        drawn = np.sort([_alike(random.permutation(columns)).max() for _ in range(DRAWS)])
+        least = drawn[math.ceil((1 - LEVEL) * (DRAWS + 1)) - 1]
+        times += [_time(column) for column in columns.T[found >= least]]
+    if columns.shape[1] > 1:
+        times += [_time(column) for column in _shared(columns, random)]
+    return max(times)
 
 
 def _alike(columns: Array) -> Array:
@@ -69,6 +72,37 @@ def _alike(columns: Array) -> Array:
         largest = np.maximum(largest, (ratio - 1) / error)
         length *= 2
     return largest
+
+
+def _shared(columns: Array, random: np.random.Generator) -> list[Array]:
+    """The sum or difference of two columns that is most alike in neighbours, if they are at all.
+
+    Overlapping windows share values, but in different columns, each of which may be independent
+    from row to row. The autocorrelation has to exceed those of `DRAWS` permutations.
+    """
+    found, first, second, sign = _most_alike(columns)
+    if found <= max(_most_alike(random.permutation(columns))[0] for _ in range(DRAWS)):
+        return []
+    together = columns[:, first] + sign * columns[:, second]
+    return [together - together.mean()]
+
+
+def _most_alike(columns: Array) -> tuple[float, int, int, int]:
+    """The largest autocorrelation of a sum or difference of two ``columns [n, d]``, and of which.
+
+    That is at a lag of one row; the last number is 1 for a sum.
+    """
+    later = columns[:-1].T @ columns[1:] / len(columns)
+    later, now = (later + later.T) / 2, columns.T @ columns / len(columns)
+    alone = np.diag(later)[:, None] + np.diag(later)
+    best = (-math.inf, 0, 0, 1)
+    for sign in (1, -1):
+        variance = 2 + 2 * sign * now
+        enough = variance > 0.2  # else hardly anything is left of two columns
+        found = np.where(enough, (alone + 2 * sign * later) / np.maximum(variance, 0.2), -math.inf)
+        first, second = np.unravel_index(int(found.argmax()), found.shape)
+        best = max(best, (float(found[first, second]), int(first), int(second), sign))
+    return best
 
 
 def _time(column: Array) -> float:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from astkit.datasets.dependence import FEWEST
 from tests.benchmarks import calibration, distributed
 from tests.benchmarks.calibration import EDGE, MIXED, NOTHING, ROWS, SEEDS, SHAPES
 
@@ -21,7 +22,7 @@ def test_a_few_trials_are_wrong_as_rarely_as_promised() -> None:
 
 
 def test_the_committed_calibration_keeps_its_bounds() -> None:
-    report = json.loads(calibration.RESULTS.read_text())
+    report = json.loads(calibration.RESULTS.read_text())["seeds"]
     assert report["stamp"]["dirty"] is False
     assert report["command"].startswith("python -m tests.benchmarks.calibration")
     found = {(*c["effects"], c["shape"], c["n"], c["rows"]): c for c in report["cells"]}
@@ -36,6 +37,38 @@ def test_the_committed_calibration_keeps_its_bounds() -> None:
             assert each.get("once_more", 0) <= 0.08, each
     few = [each for key, each in found.items() if key[-3:] == ("normal", 10, 300)]
     assert max(each["seeds_only"] for each in few) > 0.15  # what the test rows are regarded for
+
+
+def test_a_few_trials_on_rows_that_depend_on_each_other() -> None:
+    groups = calibration.grouped(40, "even", 0.5, trials=100)
+    series = calibration.following("accuracy", 500, 0.9, trials=100)
+    for found in (groups, series):
+        assert found["covered"] >= 0.88  # 95 %, and three standard errors of 100 trials
+    assert series["said"] == pytest.approx(series["worth"], rel=0.5)
+    assert calibration.recorded(600, 300, 0.0, 1.0, trials=5)["alarms"] == 0
+
+
+def test_the_committed_calibration_of_dependent_rows_keeps_its_bounds() -> None:
+    """The ends of Wilson's intervals of 1,000 simulations."""
+    report = json.loads(calibration.RESULTS.read_text())
+    for name, settings in (
+        ("groups", calibration.GROUPED),
+        ("series", calibration.FOLLOWING),
+        ("recordings", calibration.RECORDED),
+    ):
+        assert report[name]["stamp"]["dirty"] is False
+        cells = report[name]["cells"]
+        assert len(cells) == len(settings)
+        assert all(each["trials"] >= 1000 for each in cells)
+        for each in cells:
+            if name == "recordings":
+                assert each["alarms"] <= 0.01, each
+                assert each["high"] <= 0.02, each
+            elif each.get("worth", each.get("groups")) >= FEWEST:
+                assert each["low"] >= 0.92, each
+    assert {each["memory"] for each in report["series"]["cells"]} >= {0.0, 0.5, 0.9}
+    told = [each["told"] for each in report["recordings"]["cells"]]
+    assert sum(share > 0.5 for share in told) >= 3  # elsewhere nothing can be told
 
 
 def check(row: dict[str, Any]) -> None:
