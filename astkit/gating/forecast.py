@@ -47,6 +47,7 @@ class Forecast(NamedTuple):
         power: of the weights, one of `POWERS`; 0 is training on all rows, see `judge`.
         reason: why nothing is expected, or why it cannot be foretold; else empty.
         seconds: how long it took.
+        block: consecutive rows that were taken together, since they depend on each other; 1: none.
     """
 
     gain: float
@@ -55,11 +56,12 @@ class Forecast(NamedTuple):
     power: float
     reason: str = ""
     seconds: float = 0.0
+    block: int = 1
 
     @property
     def sentence(self) -> str:
         """One line."""
-        took = f"{self.seconds:.0f} s"
+        took = f"rows in blocks of {self.block}; " * (self.block > 1) + f"{self.seconds:.0f} s"
         if self.reason:
             return f"forecast: {self.reason}; {took}"
         digits = 2 if self.unit.startswith("bits") else 1

@@ -189,7 +189,8 @@ def aimed(pair: Pair, unseen: Tensor | None = None, most: float = math.inf) -> A
     alone = threadpool_limits(1) if few else nullcontext()
     with alone:
         weights, forecast = _settled(pair, unseen, most)
-    forecast = forecast._replace(seconds=time.perf_counter() - start)
+    took = time.perf_counter() - start
+    forecast = forecast._replace(seconds=took, block=pair.train.block)
     return Aimed(weights, forecast, pair.booked())
 
 

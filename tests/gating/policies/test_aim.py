@@ -403,6 +403,7 @@ def test_a_shift_is_found_in_blocks_of_a_long_recording() -> None:
     both = aim.pair(train, target)
     found = aim.aimed(both)
     assert both.train.block > 20
+    assert f"; rows in blocks of {both.train.block}; " in found.forecast.sentence
     assert found.forecast.power > 0
     assert found.weights is not None
     assert float(found.weights[:2500].mean()) < 0.3
