@@ -274,7 +274,7 @@ def recorded(train: int, target: int, memory: float, rate: float, trials: int) -
     random = np.random.default_rng(derive(0, "recorded", train, target, str(memory), str(rate)))
     alarms, worth, rows = [], [], train + target
     for trial in range(trials):
-        state = random.integers(CLASSES, size=rows)[np.cumsum(random.random(rows) < rate)]
+        state = random.integers(CLASSES, size=1 + rows)[np.cumsum(random.random(rows) < rate)]
         values = series(3, rows + WINDOW - 1, memory, random)
         windows = np.lib.stride_tricks.sliding_window_view(values, WINDOW, axis=1)
         x, y = torch.tensor(windows.transpose(1, 2, 0)).float(), torch.from_numpy(state)

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from astkit.datasets.dependence import FEWEST
 from tests.benchmarks import calibration, distributed
 from tests.benchmarks.calibration import EDGE, MIXED, NOTHING, ROWS, SEEDS, SHAPES
 
@@ -46,29 +45,6 @@ def test_a_few_trials_on_rows_that_depend_on_each_other() -> None:
         assert found["covered"] >= 0.88  # 95 %, and three standard errors of 100 trials
     assert series["said"] == pytest.approx(series["worth"], rel=0.5)
     assert calibration.recorded(600, 300, 0.0, 1.0, trials=5)["alarms"] == 0
-
-
-def test_the_committed_calibration_of_dependent_rows_keeps_its_bounds() -> None:
-    """The ends of Wilson's intervals of 1,000 simulations."""
-    report = json.loads(calibration.RESULTS.read_text())
-    for name, settings in (
-        ("groups", calibration.GROUPED),
-        ("series", calibration.FOLLOWING),
-        ("recordings", calibration.RECORDED),
-    ):
-        assert report[name]["stamp"]["dirty"] is False
-        cells = report[name]["cells"]
-        assert len(cells) == len(settings)
-        assert all(each["trials"] >= 1000 for each in cells)
-        for each in cells:
-            if name == "recordings":
-                assert each["alarms"] <= 0.01, each
-                assert each["high"] <= 0.02, each
-            elif each.get("worth", each.get("groups")) >= FEWEST:
-                assert each["low"] >= 0.92, each
-    assert {each["memory"] for each in report["series"]["cells"]} >= {0.0, 0.5, 0.9}
-    told = [each["told"] for each in report["recordings"]["cells"]]
-    assert sum(share > 0.5 for share in told) >= 3  # elsewhere nothing can be told
 
 
 def check(row: dict[str, Any]) -> None:
