@@ -23,7 +23,8 @@ class RowsByNumber:
     """Training data whose rows are loaded in any order, from any place in it."""
 
     def __init__(self, source: Any, epoch: Epoch) -> None:
-        self.source, self.epoch = divided(source), epoch
+        self.source: Any = divided(source)
+        self.epoch = epoch
 
     def begin(self, batch: int, taken: int) -> Iterator[Batch]:
         """The batches from number ``batch`` of the epoch on; ``taken`` of the round are done."""
@@ -68,7 +69,8 @@ class RowsInOrder:
     """Training data that are read in their own order, from the beginning, in each pass."""
 
     def __init__(self, source: Any, epoch: Epoch, device: torch.device, seed: int) -> None:
-        self.source, self.epoch = divided(source), epoch
+        self.source: Any = divided(source)
+        self.epoch = epoch
         self.device, self.seed = device, seed
 
     def begin(self, batch: int, taken: int) -> Iterator[Batch]:
@@ -156,23 +158,13 @@ class Batches:
             self.reader = RowsByNumber(source, self.epoch)
         else:
             self.reader = RowsInOrder(source, self.epoch, device, seed)
-        self.source = self.reader.source
+        self.source: Any = self.reader.source
         self._loading: Iterator[Batch] | None = None
-
-    @property
-    def number(self) -> int:
-        """The current epoch, counted from 0."""
-        return self.epoch.number
 
     @property
     def complete(self) -> bool:
         """Whether all rounds of the epoch are planned."""
         return self.epoch.complete
-
-    @property
-    def share(self) -> float:
-        """Share of the candidates that was planned."""
-        return self.epoch.share
 
     @property
     def plans(self) -> bool:

@@ -1,14 +1,15 @@
-"""Settings of a training run: learning rate, precision, budget, and the rules of a fast run."""
+"""Settings of a training run: learning rates, precision, budget, and the rules of a fast run."""
 
 from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 import torch
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from astkit.checks import (
     ABOVE_0,
@@ -152,6 +153,80 @@ def fast_rules(device: str | torch.device = "auto") -> list[Rule]:
         Rule("compile", False, "graphs are faster on a GPU; on a CPU it takes too long"),
         Rule("keep_memory", kept, "glibc would return and zero freed memory at every step"),
     ]
+
+
+class Rates:
+    """The learning rates of an optimizer over a run.
+
+    Attributes:
+        lr: rate of the current batch, of the first parameter group.
+        base: rates of the optimizer; ``scale``: factor on all of them.
+        steps: steps that the scheduler takes in the whole run, in proportion to the budget spent;
+            ``None``: one after each optimizer step. ``taken``: those so far.
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        config: TrainConfig,
+        scheduler: LRScheduler | None,
+        steps: int | None,
+        scale: float,
+    ) -> None:
+        if isinstance(scheduler, ReduceLROnPlateau):
+            raise ValueError(
+                "scheduler is a ReduceLROnPlateau, which needs a metric at each step: pass another"
+                " one, or set config=TrainConfig(schedule=...)"
+            )
+        self.optimizer, self.config, self.scheduler = optimizer, config, scheduler
+        self.steps, self.scale = steps, scale
+        self.base = [group["lr"] for group in optimizer.param_groups]
+        self.lr = self.base[0]
+        self.taken = 0
+
+    def set(self, progress: float) -> None:
+        """Set the learning rates for a fraction ``progress`` of the budget."""
+        factor = self.scale
+        if self.scheduler is None:
+            factor *= self.config.lr_factor(progress)
+        elif self.steps is not None:
+            self._schedule(int(progress * self.steps + 1e-6))
+        self._multiply(factor)
+        self.lr = self.optimizer.param_groups[0]["lr"]
+
+    def after_step(self) -> None:
+        """Let a scheduler that counts optimizer steps take one."""
+        if self.scheduler is not None and self.steps is None:
+            self._schedule(self.taken + 1)
+
+    def restore(self) -> None:
+        """Give the optimizer the rates of its scheduler, or its own."""
+        self._multiply(1.0)
+
+    def _multiply(self, factor: float) -> None:
+        rates = self.base if self.scheduler is None else self.scheduler.get_last_lr()
+        for group, lr in zip(self.optimizer.param_groups, rates, strict=True):
+            group["lr"] = lr * factor
+
+    def _schedule(self, steps: int) -> None:
+        """Step the scheduler until it has taken so many steps."""
+        assert self.scheduler is not None
+        self._multiply(1.0)  # schedulers compute the next rate from the latest one
+        while self.taken < steps:
+            self.scheduler.step()
+            self.taken += 1
+
+    def state_dict(self) -> dict[str, Any]:
+        """State of the scheduler."""
+        if self.scheduler is None:
+            return {}
+        return {"scheduler": self.scheduler.state_dict(), "scheduled": self.taken}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore ``state``."""
+        if self.scheduler is not None and "scheduler" in state:
+            self.scheduler.load_state_dict(state["scheduler"])
+            self.taken = int(state["scheduled"])
 
 
 @dataclass(frozen=True)

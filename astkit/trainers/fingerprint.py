@@ -47,7 +47,7 @@ def describe_run(run: Trainer) -> dict[str, Any]:
     names = {parameter: name for name, parameter in run.model.named_parameters()}
     groups = [  # the optimizer's state has the numbers of parameters, so their order counts
         {**group, "lr": lr, "params": [names[each] for each in group["params"]]}
-        for group, lr in zip(run.optimizer.param_groups, optimisation.base_lr, strict=True)
+        for group, lr in zip(run.optimizer.param_groups, optimisation.rates.base, strict=True)
     ]
     held = run.validation
     return {
@@ -61,7 +61,7 @@ def describe_run(run: Trainer) -> dict[str, Any]:
         "flops": plain(run.costs.flops),
         "policy": {**plain(run.policy), "code": source_code(run.policy)},
         "optimizer": {"class": type(run.optimizer).__name__, "groups": plain(groups)},
-        "scheduler": plain(optimisation.scheduler),
+        "scheduler": plain(optimisation.rates.scheduler),
         "model": [[name, list(getattr(part, "shape", ()))] for name, part in state.items()],
         "model config": plain(config) if is_dataclass(config) else None,
         "replay": plain(run.steering.replay),

@@ -11,14 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.amp import GradScaler
-from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.optim.lr_scheduler import LRScheduler
 
 from astkit import distributed
 from astkit.datasets.batch import Batch, call, join, tensors
 from astkit.gating.losses import Criterion, row_losses
 from astkit.gating.selection import Predictions, predictions
 from astkit.profiling.ledger import Ledger
-from astkit.trainers.config import TrainConfig
+from astkit.trainers.config import Rates, TrainConfig
 from astkit.trainers.graphs import StepGraphs, chosen_graphs
 from astkit.trainers.refusals import (
     NOTHING,
@@ -34,110 +34,92 @@ LONE_ROW = "more than 1 value per channel"
 """Words of torch's error if BatchNorm cannot normalise a single row."""
 
 
-class Optimisation:
-    """Model, criterion and optimizer of a run, and how a batch is trained on.
-
-    A batch gives the gradient of ``sum(weight * loss) / normaliser``. Accumulated over several
-    batches it is that of all their rows together: sums of losses, divided by the sum of the
-    normalisers before the step. With several processes, whose gradients are averaged, a normaliser
-    is the mean over the processes. The gradient is clipped to ``config.clip_norm``. If the fp16
-    loss scaler finds an overflow, the weights do not change.
-
-    Args:
-        model, criterion: see `Trainer`.
-        optimizer: built on ``model``'s parameters; AdamW from ``config`` by default.
-        scheduler: a torch scheduler of ``optimizer``, stepped after each optimizer step, in place
-            of ``config.schedule``.
-        ledger: measures the time of forward, backward and optimizer separately.
+class FiniteCheck:
+    """Refuses losses and gradients that are not finite, at once or, on a device, by a flag.
 
     Attributes:
-        model: the model without DistributedDataParallel.
-        micro_batch: rows per forward pass; ``None`` for the whole batch.
-        watching: whether to keep what the model predicts for the rows, see `take_predictions`.
-        steps: optimizer steps that changed weights; ``skipped``: those skipped by the scaler.
-        lr: learning rate of the current batch, of the first parameter group; ``lr_scale`` scales
-            all of them.
-        pending: batches accumulated since the latest step.
-        undecided: whether `decide` is still to be called; ``graphs``: `StepGraphs`, or ``None``
-            where kernels are launched one by one; ``replayed``: steps that were replayed.
-        schedule_steps: steps that the scheduler takes in the whole run, in proportion to the budget
-            spent; ``None``: one after each optimizer step.
+        flagged: whether the optimizer skips a step where a flag on the device says so: fused
+            kernels read it without synchronisation.
+        broken: the flag; ``None`` before a number is looked at.
+        unread: whether a number on the CPU is treated as one on a device.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        config: TrainConfig,
-        criterion: Criterion,
-        optimizer: torch.optim.Optimizer | None = None,
-        scheduler: LRScheduler | None = None,
-        device: torch.device | str = "cpu",
-        ledger: Ledger | None = None,
-        *,
-        watching: bool = False,
-        schedule_steps: int | None = None,
-        lr_scale: float = 1.0,
-    ) -> None:
-        self.device, self.config, self.criterion = torch.device(device), config, criterion
-        self.ledger = ledger or Ledger()
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        kinds = {parameter.device.type for parameter in model.parameters()}
+        fused = getattr(optimizer, "_step_supports_amp_scaling", False)
+        self.flagged = bool(fused) and kinds <= {*FUSED}  # MPS's did not
+        self.broken: Tensor | None = None
+        self.unread = False
+
+    def check(self, value: Tensor, what: str) -> float:
+        """Refuse a ``value`` that is not finite; returns it, or infinity if it stays unread."""
+        if self.flagged and (value.device.type != "cpu" or self.unread):
+            broken = ~torch.isfinite(value)
+            if self.broken is None:
+                self.broken = broken
+            else:
+                self.broken.logical_or_(broken)  # in place, since graphs write to it
+            return math.inf
+        number = value.item()
+        if not math.isfinite(number):  # faster than torch.isfinite
+            raise not_finite(what, str(number))
+        return number
+
+    def read(self) -> None:
+        """Raise ``FloatingPointError`` if a number was not finite; synchronises."""
+        if self.broken is not None and bool(self.broken):
+            raise not_finite("training loss or the gradient", "not finite")
+
+
+class Waiting:
+    """Gradients that were accumulated and wait for a step.
+
+    Attributes:
+        rows, pending: rows and batches since the latest step.
+        total: sum of their normalisers; ``summed``: whether gradients are still to be divided.
+        parameters: those of the model.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.parameters = list(model.parameters())
+        self.rows = self.pending = 0
+        self.total: float | Tensor = 0.0
+        self.summed = False
+
+    def clear(self) -> None:
+        """Count none."""
+        self.total, self.rows, self.pending = 0.0, 0, 0
+
+    @property
+    def weighted(self) -> bool:
+        """Whether there are rows with a weight, or this is on a device, which is not waited for."""
+        away = isinstance(self.total, Tensor) and self.total.device.type != "cpu"
+        return bool(self.rows) and (away or float(self.total) != 0.0)
+
+
+class ForwardPasses:
+    """How a model is run: on its device, in a precision, in micro-batches.
+
+    Attributes:
+        model: the model without DistributedDataParallel; ``wrapped``: with it.
+        training_pass: what is called in training, the model or its compiled form.
+        micro_batch: rows per forward pass; ``None`` for the whole batch.
+        graphs: `StepGraphs`, or ``None`` where kernels are launched one by one.
+    """
+
+    def __init__(self, model: nn.Module, config: TrainConfig, device: torch.device) -> None:
         distributed.check_model(model)
-        self._alone = distributed.world() == 1
-        self.wrapped = model.to(self.device)
+        self.config, self.device = config, device
+        self.wrapped = model.to(device)
         self.model = distributed.unwrapped(self.wrapped)
         if config.channels_last:
             self.model.to(memory_format=torch.channels_last)
-        check_trainable(self.model, optimizer)
-        kinds = {parameter.device.type for parameter in self.model.parameters()}
-        real = all(parameter.is_floating_point() for parameter in self.model.parameters())
-        self.optimizer = optimizer or torch.optim.AdamW(
-            self.model.parameters(),
-            lr=config.peak_lr,
-            weight_decay=config.weight_decay,
-            fused=self.device.type in FUSED and real,
-        )
-        check_parameters(self.model, self.optimizer, criterion)
-        self.scheduler = scheduler
-        if isinstance(scheduler, ReduceLROnPlateau):
-            raise ValueError(
-                "scheduler is a ReduceLROnPlateau, which needs a metric at each step: pass another"
-                " one, or set config=TrainConfig(schedule=...)"
-            )
-        self.lr_scale = lr_scale
-        self.base_lr = [group["lr"] for group in self.optimizer.param_groups]
-        self.lr = self.base_lr[0]
         self.training_pass: Callable[..., Any] = self.wrapped
         if config.compile:  # not the gate: selecting rows breaks the graph
             self.training_pass = torch.compile(self.wrapped)
         self._half = HALF.get(config.precision)
         self.micro_batch = config.micro_batch
-        self.scaler: GradScaler | None = None
-        if config.precision == "fp16":
-            if not real:
-                raise ValueError(
-                    "precision is 'fp16', whose loss scale torch cannot take off gradients of"
-                    " complex parameters: give 'bf16' or 'fp32'"
-                )
-            # losses of accumulated batches are summed, not averaged
-            first = 2.0**9 if config.accumulation_steps > 1 else 2.0**16
-            self.scaler = GradScaler(self.device.type, init_scale=first)
-        self.watching = watching
-        self.steps = self.skipped = self.pending = self.replayed = 0
-        self.schedule_steps = schedule_steps
-        self._scheduled = 0  # steps of the scheduler
-        self._rows = self._lost = 0
-        self._total: float | Tensor = 0.0  # normalisers of the accumulated batches
-        self._summed = False  # whether gradients wait for division by the total
-        self._broken: Tensor | None = None
-        self._unread = False  # whether a number on the CPU is treated as one on a device
-        self.undecided = bool(config.graphs)
         self.graphs: StepGraphs | None = None
-        self._predictions: list[Predictions] = []
-        # fused kernels read a flag on the device, without synchronisation; MPS's did not
-        self._parameters = list(self.model.parameters())
-        fused = getattr(self.optimizer, "_step_supports_amp_scaling", False)
-        self._flagged = bool(fused) and kinds <= {*FUSED}
-
-    # --- forward passes ---
 
     def autocast(self) -> AbstractContextManager[Any]:
         """Context with the precision of the configuration."""
@@ -198,6 +180,101 @@ class Optimisation:
             if self.device.type != "cpu":
                 torch.accelerator.empty_cache()
 
+    def use(self, graphs: StepGraphs | None) -> None:
+        """Record steps with ``graphs``, or none."""
+        self.graphs = graphs
+        if graphs is not None and self.config.graphs == "auto":
+            self.training_pass = self.wrapped  # compiling is for long steps
+
+    def resume(self, micro_batch: int | None) -> None:
+        """Go on with the micro-batch that was found to fit."""
+        self.micro_batch = None if micro_batch is None else int(micro_batch)
+
+    def _whole_pass(self, batch: Batch) -> Any:
+        with self.autocast():
+            return self._call(self.training_pass, batch)
+
+
+class Optimisation(ForwardPasses):
+    """Model, criterion and optimizer of a run, and how a batch is trained on.
+
+    A batch gives the gradient of ``sum(weight * loss) / normaliser``. Accumulated over several
+    batches it is that of all their rows together: sums of losses, divided by the sum of the
+    normalisers before the step. With several processes, whose gradients are averaged, a normaliser
+    is the mean over the processes. The gradient is clipped to ``config.clip_norm``. If the fp16
+    loss scaler finds an overflow, the weights do not change.
+
+    Args:
+        model, criterion: see `Trainer`.
+        optimizer: built on ``model``'s parameters; AdamW from ``config`` by default.
+        scheduler: a torch scheduler of ``optimizer``, stepped after each optimizer step, in place
+            of ``config.schedule``.
+        ledger: measures the time of forward, backward and optimizer separately.
+        watching: whether to keep what the model predicts for the rows, see `take_predictions`.
+        schedule_steps, lr_scale: steps that the scheduler takes in the whole run, and a factor on
+            all learning rates, see `Rates`.
+
+    Attributes:
+        rates: learning rates; ``finite``: the check of losses and gradients; ``waiting``: gradients
+            that wait for a step.
+        steps: optimizer steps that changed weights; ``skipped``: those skipped by the scaler.
+        undecided: whether `decide` is still to be called; ``replayed``: steps that were replayed.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        config: TrainConfig,
+        criterion: Criterion,
+        optimizer: torch.optim.Optimizer | None = None,
+        scheduler: LRScheduler | None = None,
+        device: torch.device | str = "cpu",
+        ledger: Ledger | None = None,
+        *,
+        watching: bool = False,
+        schedule_steps: int | None = None,
+        lr_scale: float = 1.0,
+    ) -> None:
+        super().__init__(model, config, torch.device(device))
+        self.criterion, self.ledger = criterion, ledger or Ledger()
+        check_trainable(self.model, optimizer)
+        real = all(parameter.is_floating_point() for parameter in self.model.parameters())
+        self.optimizer = optimizer or torch.optim.AdamW(
+            self.model.parameters(),
+            lr=config.peak_lr,
+            weight_decay=config.weight_decay,
+            fused=self.device.type in FUSED and real,
+        )
+        check_parameters(self.model, self.optimizer, criterion)
+        self.rates = Rates(self.optimizer, config, scheduler, schedule_steps, lr_scale)
+        self.finite = FiniteCheck(self.model, self.optimizer)
+        self.waiting = Waiting(self.model)
+        self.scaler: GradScaler | None = None
+        if config.precision == "fp16":
+            if not real:
+                raise ValueError(
+                    "precision is 'fp16', whose loss scale torch cannot take off gradients of"
+                    " complex parameters: give 'bf16' or 'fp32'"
+                )
+            # losses of accumulated batches are summed, not averaged
+            first = 2.0**9 if config.accumulation_steps > 1 else 2.0**16
+            self.scaler = GradScaler(self.device.type, init_scale=first)
+        self.watching = watching
+        self.steps = self.skipped = self.replayed = 0
+        self.undecided = bool(config.graphs)
+        self._lost = 0
+        self._predictions: list[Predictions] = []
+
+    @property
+    def lr(self) -> float:
+        """Learning rate of the current batch, of the first parameter group."""
+        return self.rates.lr
+
+    @property
+    def pending(self) -> int:
+        """Batches accumulated since the latest step."""
+        return self.waiting.pending
+
     # --- training ---
 
     def train(
@@ -253,21 +330,22 @@ class Optimisation:
         """
         if normaliser is None:
             normaliser = float(batch.rows) if weight is None else weight.sum()
-        if not self._rows:  # gradients of other code
-            for parameter in self._parameters:
+        waiting = self.waiting
+        if not waiting.rows:  # gradients of other code
+            for parameter in waiting.parameters:
                 parameter.grad = None
         # sums are divided before the step; without accumulation, earlier and at no cost
-        self._summed = summed or self.config.accumulation_steps > 1
-        divisor = 1.0 if self._summed else _above_0(normaliser)
+        waiting.summed = summed or self.config.accumulation_steps > 1
+        divisor = 1.0 if waiting.summed else _above_0(normaliser)
         losses: Tensor = self.fitting(self._passes, weight, batch, divisor)
-        self._total = self._total + normaliser
-        self._rows += len(losses)
+        waiting.total = waiting.total + normaliser
+        waiting.rows += len(losses)
         return losses
 
     def _passes(self, weight: Tensor | None, batch: Batch, divisor: float | Tensor) -> Tensor:
         """Add the gradient of a batch; if it fails, those that waited are left as they were."""
         waiting = []
-        if self._rows:
+        if self.waiting.rows:
             parameters = [p for p in self.model.parameters() if p.grad is not None]
             waiting = [(p, p.grad.clone()) for p in parameters if p.grad is not None]
         try:
@@ -300,7 +378,7 @@ class Optimisation:
                 self._predictions.append(predictions(outputs, batch.y))
         with self.ledger.phase("backward"):
             values = losses.detach()
-            self._check_finite(values.sum(), "training loss")
+            self.finite.check(values.sum(), "training loss")
             # of sum(weight * loss) / divisor, whose own graph would take longer
             if weight is None:
                 gradient = torch.full_like(values, 1.0 / float(divisor))
@@ -317,9 +395,8 @@ class Optimisation:
 
     def decide(self, flops: float) -> None:
         """Record the steps from here on, if ``config.graphs`` says so for one of ``flops``."""
-        self.undecided, self.graphs = False, chosen_graphs(self, flops)
-        if self.graphs is not None and self.config.graphs == "auto":
-            self.training_pass = self.wrapped  # compiling is for long steps
+        self.undecided = False
+        self.use(chosen_graphs(self, flops))
 
     def _recorded_step(
         self, batch: Batch, weight: Tensor | None, normaliser: float | Tensor | None
@@ -329,7 +406,7 @@ class Optimisation:
         if normaliser is None:
             normaliser = float(batch.rows) if weight is None else weight.sum()
         empty = not isinstance(normaliser, Tensor) and not normaliser
-        if batch.rows < 2 or empty or self._rows or self.pending:
+        if batch.rows < 2 or empty or self.waiting.rows or self.pending:
             return None
         taken, replayed = self.steps, self.graphs.replayed
         done = self.graphs.step(self._whole_step, batch, weight, normaliser)
@@ -339,26 +416,22 @@ class Optimisation:
         self.replayed += self.graphs.replayed - replayed
         self.steps = taken + stepped
         if stepped:
-            self._next_rate()
+            self.rates.after_step()
         return losses
 
     def _whole_step(
         self, batch: Batch, weight: Tensor | None, normaliser: float | Tensor
     ) -> tuple[Tensor, bool]:
         """A step in which the host decides nothing; its losses, and whether weights changed."""
-        for parameter in self._parameters:  # so that backward writes gradients, not adds to them
+        for parameter in self.waiting.parameters:  # so that backward writes gradients, not adds
             parameter.grad = None
-        self._summed, self._unread = False, True
+        self.waiting.summed, self.finite.unread = False, True
         try:
             losses = self._backward(batch, weight, _above_0(normaliser))
             with self.ledger.phase("optimizer"):
                 return losses, self._step()
         finally:
-            self._unread = False
-
-    def _whole_pass(self, batch: Batch) -> Any:
-        with self.autocast():
-            return self._call(self.training_pass, batch)
+            self.finite.unread = False
 
     def stop_watching(self) -> None:
         """Keep no predictions any more, since outputs tell no class."""
@@ -375,50 +448,22 @@ class Optimisation:
 
     def set_lr(self, progress: float) -> None:
         """Set the learning rate for a fraction ``progress`` of the budget."""
-        factor = self.lr_scale
-        if self.scheduler is None:
-            factor *= self.config.lr_factor(progress)
-        elif self.schedule_steps is not None:
-            self._schedule(int(progress * self.schedule_steps + 1e-6))
-        self._scale_lr(factor)
-        self.lr = self.optimizer.param_groups[0]["lr"]
-
-    def _scale_lr(self, factor: float) -> None:
-        """Set the learning rates to ``factor`` times those of the optimizer or its scheduler."""
-        rates = self.base_lr if self.scheduler is None else self.scheduler.get_last_lr()
-        for group, lr in zip(self.optimizer.param_groups, rates, strict=True):
-            group["lr"] = lr * factor
-
-    def _schedule(self, steps: int) -> None:
-        """Step the scheduler until it has taken so many steps."""
-        assert self.scheduler is not None
-        self._scale_lr(1.0)  # schedulers compute the next rate from the latest one
-        while self._scheduled < steps:
-            self.scheduler.step()
-            self._scheduled += 1
+        self.rates.set(progress)
 
     def end_batch(self) -> None:
         """Count a batch; step after every ``accumulation_steps`` batches."""
-        self.pending += 1
-        if self.pending >= self.config.accumulation_steps:
+        self.waiting.pending += 1
+        if self.waiting.pending >= self.config.accumulation_steps:
             with self.ledger.phase("optimizer"):
                 self.flush()
 
     def flush(self) -> None:
         """Step with the accumulated gradients; does nothing without rows or weight."""
         try:
-            if self._rows and self._has_weight() and self._step():
-                self._next_rate()
+            if self.waiting.weighted and self._step():
+                self.rates.after_step()
         finally:  # a rejected gradient must not be accumulated further
-            self._total, self._rows, self.pending = 0.0, 0, 0
-
-    def _has_weight(self) -> bool:
-        away = isinstance(self._total, Tensor) and self._total.device.type != "cpu"
-        return away or float(self._total) != 0.0  # reading it from a device would wait
-
-    def _next_rate(self) -> None:
-        if self.scheduler is not None and self.schedule_steps is None:
-            self._schedule(self._scheduled + 1)
+            self.waiting.clear()
 
     def _step(self) -> bool:
         """Divide, check and clip the gradients, and step; false if there are none."""
@@ -433,13 +478,13 @@ class Optimisation:
         if self.scaler is not None:
             self.scaler.unscale_(self.optimizer)
         gradients = [p.grad for p in trained]
-        if self._summed:
-            torch._foreach_div_(gradients, _above_0(self._total))
+        if self.waiting.summed:
+            torch._foreach_div_(gradients, _above_0(self.waiting.total))
         # torch 2.9 has no norm of sparse ones
         values = [each.coalesce().values() if each.is_sparse else each for each in gradients]
         norm, known = nn.utils.get_total_norm(values), math.inf
         if self.scaler is None:  # which checks for overflow itself
-            known = self._check_finite(norm, "gradient's norm")
+            known = self.finite.check(norm, "gradient's norm")
         clip_norm = self.config.clip_norm
         if clip_norm is not None and known + 1e-6 > clip_norm:  # else torch would multiply by 1
             nn.utils.clip_grads_with_norm_(trained, clip_norm, norm)
@@ -450,10 +495,10 @@ class Optimisation:
             overflow = self.scaler.get_scale() < before
             self.skipped += overflow
             self.steps += not overflow
-            self._lost += self._rows if overflow else 0
+            self._lost += self.waiting.rows if overflow else 0
         else:
-            if self._broken is not None:
-                self.optimizer.found_inf = self._broken.float()  # type: ignore[attr-defined]
+            if self.finite.broken is not None:
+                self.optimizer.found_inf = self.finite.broken.float()  # type: ignore[attr-defined]
             self.optimizer.step()
             self.steps += 1
         return True
@@ -463,34 +508,20 @@ class Optimisation:
         lost, self._lost = self._lost, 0
         return lost
 
-    def _check_finite(self, value: Tensor, what: str) -> float:
-        """Refuse a ``value`` that is not finite; returns it, or infinity if it stays unread."""
-        if self._flagged and (value.device.type != "cpu" or self._unread):
-            broken = ~torch.isfinite(value)
-            if self._broken is None:
-                self._broken = broken
-            else:
-                self._broken.logical_or_(broken)  # in place, since graphs write to it
-            return math.inf
-        number = value.item()
-        if not math.isfinite(number):  # faster than torch.isfinite
-            raise not_finite(what, str(number))
-        return number
-
     def check(self) -> None:
         """Raise ``FloatingPointError`` if a loss or gradient was not finite; synchronises."""
-        if self._broken is not None and bool(self._broken):
-            raise not_finite("training loss or the gradient", "not finite")
+        self.finite.read()
 
     def release(self) -> None:
         """Leave the optimizer and the gradients as they were before the run; free the graphs."""
         if self.graphs is not None:
             self.graphs.drop()
-        self.graphs, self.undecided = None, bool(self.config.graphs)
-        self._scale_lr(1.0)
+        self.use(None)
+        self.undecided = bool(self.config.graphs)
+        self.rates.restore()
         if hasattr(self.optimizer, "found_inf"):  # else it would never step again
             del self.optimizer.found_inf
-        if not self._rows:
+        if not self.waiting.rows:
             self.model.zero_grad(set_to_none=True)
 
     def weights(self) -> dict[str, Any]:
@@ -517,16 +548,15 @@ class Optimisation:
         }
         if self.scaler is not None:
             state["scaler"] = self.scaler.state_dict()
-        if self.scheduler is not None:
-            state |= {"scheduler": self.scheduler.state_dict(), "scheduled": self._scheduled}
-        if self._rows or self.pending:  # a batch without rows counts as well
+        state |= self.rates.state_dict()
+        if self.waiting.rows or self.pending:  # a batch without rows counts as well
             named = self.model.named_parameters()
             gradients = {n: p.grad.to_dense() for n, p in named if p.grad is not None}
             state["waiting"] = {
-                "total": float(self._total),
-                "rows": self._rows,
+                "total": float(self.waiting.total),
+                "rows": self.waiting.rows,
                 "pending": self.pending,
-                "gradients": gradients if self._rows else {},
+                "gradients": gradients if self.waiting.rows else {},
             }
         return state
 
@@ -535,20 +565,17 @@ class Optimisation:
         if self.graphs is not None:
             self.graphs.drop()
         self.model.zero_grad(set_to_none=True)
-        self._broken = None
-        self._total, self._rows, self.pending = 0.0, 0, 0
+        self.finite.broken = None
+        self.waiting.clear()
         self.steps, self.skipped = state["steps"], state["skipped"]
-        micro_batch = state["micro_batch"]
-        self.micro_batch = None if micro_batch is None else int(micro_batch)
+        self.resume(state["micro_batch"])
         if self.scaler is not None and "scaler" in state:
             self.scaler.load_state_dict(state["scaler"])
-        if self.scheduler is not None and "scheduler" in state:
-            self.scheduler.load_state_dict(state["scheduler"])
-            self._scheduled = int(state["scheduled"])
+        self.rates.load_state_dict(state)
         if waiting := state.get("waiting"):
-            self._total, self._rows = waiting["total"], waiting["rows"]
-            self._summed = True
-            self.pending = waiting["pending"]
+            self.waiting.rows, self.waiting.total = waiting["rows"], waiting["total"]
+            self.waiting.summed = True
+            self.waiting.pending = waiting["pending"]
             if self.scaler is not None:  # its scale is there from the first use on
                 self.scaler.scale(torch.zeros((), device=next(self.model.parameters()).device))
             for name, parameter in self.model.named_parameters():

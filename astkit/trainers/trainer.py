@@ -225,7 +225,7 @@ class Trainer:
     @property
     def epoch(self) -> int:
         """The current epoch, counted from 0."""
-        return self.batches.number
+        return self.batches.epoch.number
 
     # --- the loop ---
 
@@ -476,16 +476,17 @@ class Trainer:
         several = self.batches.processes > 1
         if chosen is not None and (several or isinstance(chosen.measured_rate, Tensor)):
             padded = chosen.padding
-        share = self.batches.share or 1.0  # rows may be left of the round before
+        share = self.batches.epoch.share or 1.0  # rows may be left of the round before
+        passes = self.passes(trained)
         self.ledger.note(
             cost,
             trained=trained,
             skipped=rows - trained,
-            passes=self.passes(trained),
+            passes=passes,
             overflowed=self.optimisation.take_lost(),
             padded=padded,
             dense=rows / share,
-            dense_passes=self.passes(rows) / share,
+            dense_passes=(passes if rows == trained else self.passes(rows)) / share,
         )
         outside = 0.0
         if self.step == 0 and distributed.rank() == 0:
@@ -504,7 +505,7 @@ class Trainer:
         losses, chosen = result.losses, result.selection
         loss = losses.mean() if chosen is None else chosen.mean_loss(losses)
         metrics = {
-            "epoch": self.batches.number,
+            "epoch": self.batches.epoch.number,
             "progress": self.progress,
             "loss": loss if len(losses) else None,
             "trained": len(losses),
@@ -521,10 +522,11 @@ class Trainer:
 
     def _count_pass(self, model: nn.Module, batch: Batch) -> None:
         """Count a scoring pass of the model, or of a second one."""
+        rows = batch.rows
         if model is self.model:
-            self.ledger.note(self.cost(batch), scored=batch.rows, passes=self.passes(batch.rows))
+            self.ledger.note(self.cost(batch), scored=rows, passes=self.passes(rows))
         else:
-            self.ledger.note_helper(self.cost(batch, model), batch.rows)
+            self.ledger.note_helper(self.cost(batch, model), rows)
 
     def ready(self, batch: Batch) -> Scored:
         """``batch``, not scored yet, with its cost known: counting it would call hooks."""
@@ -537,7 +539,7 @@ class Trainer:
             self.ledger.pool()
         if self.budget.seconds:
             self.ledger.settle()
-        epochs = self.batches.number + self.batches.of_epoch
+        epochs = self.batches.epoch.number + self.batches.of_epoch
         spent = self.budget.spent(epochs, self.ledger, self.step)
         if self.budget.seconds:  # each process has its own clock
             spent = distributed.total(spent)[0] / distributed.world()

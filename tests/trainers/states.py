@@ -111,10 +111,10 @@ class Elsewhere(Tensor):
 
 def flagged(monkeypatch: Any, work: Optimisation) -> Optimisation:
     """``work``, which guards what it sees as on a device: with a flag, and without waiting."""
-    assert work._flagged  # a fused AdamW reads the flag
-    check = work._check_finite
+    assert work.finite.flagged  # a fused AdamW reads the flag
+    check = work.finite.check
     monkeypatch.setattr(
-        work, "_check_finite", lambda value, what: check(value.as_subclass(Elsewhere), what)
+        work.finite, "check", lambda value, what: check(value.as_subclass(Elsewhere), what)
     )
     return work
 

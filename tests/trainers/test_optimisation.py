@@ -435,10 +435,10 @@ def test_after_a_divergence_on_a_device_the_users_optimizer_moves_again(
 
 def test_kernels_that_may_ignore_the_flag_are_waited_for() -> None:
     model = network(torch.float32)
-    assert made(model)._flagged
+    assert made(model).finite.flagged
     elsewhere = Optimisation(copy.deepcopy(model), TrainConfig(), cross_entropy_rows, device="meta")
-    assert not elsewhere._flagged
-    assert not made(model, optimizer=sgd(model))._flagged
+    assert not elsewhere.finite.flagged
+    assert not made(model, optimizer=sgd(model)).finite.flagged
 
 
 # --- learning rates

@@ -32,6 +32,7 @@ from astkit.datasets import Batch, Images, Loader, load
 from astkit.gating import Gate, Policy, RunInfo, Selection
 from astkit.profiling.flops import BatchFlops, PassFlops
 from astkit.trainers import Budget, Metric, SampleBySampleTrainer, TrainConfig, Trainer
+from astkit.trainers.optimisation import Waiting
 from tests.gating.syncs import Syncs
 from tests.trainers.states import (
     Given,
@@ -582,12 +583,11 @@ def test_40_steps_read_nothing_from_the_device(
         config=TrainConfig(report_every=10**6),
         device="cpu",
     )
-    work = flagged(monkeypatch, trainer.optimisation)
+    flagged(monkeypatch, trainer.optimisation)
     # a total that is a tensor lies on the device
-    has_weight = work._has_weight
-    monkeypatch.setattr(
-        work, "_has_weight", lambda: isinstance(work._total, Tensor) or has_weight()
-    )
+    weighted = Waiting.weighted.fget
+    away = property(lambda each: isinstance(each.total, Tensor) or weighted(each))
+    monkeypatch.setattr(Waiting, "weighted", away)
     steps = trainer.steps()
     next(steps)  # the first batch is checked, counted and reported
     with Syncs() as syncs:
