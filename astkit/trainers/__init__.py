@@ -1,10 +1,12 @@
 """Training: the `Trainer` and its parts.
 
 trainer: the loop. step: what a step did. batches: training batches in the order of a plan.
-optimisation: forward and backward pass, optimizer step. evaluation: metrics. first_batch: checks
-before the first step. config: `TrainConfig`, `Budget`. history: records and observers. checkpoint:
-files of a run's state. limits: interrupts and time budgets. progress: a line an epoch.
-sample_by_sample: single rows, as the original.
+optimisation: forward and backward pass, optimizer step. evaluation: metrics. validation: the data
+evaluated after each epoch, early stopping. first_batch: checks before the first step. config:
+`TrainConfig`, `Budget`, learning rates. history: records. reports: records on their way to
+observers. metrics_file: records in a file. steering: settings changed in a run. checkpoint: files
+of a run's state. saves: the checkpoints of one trainer. limits: interrupts and time budgets.
+progress: a line an epoch. sample_by_sample: single rows, as the original.
 """
 
 from astkit.trainers.checkpoint import Checkpoints as Checkpoints
