@@ -121,7 +121,7 @@ def test_each_epoch_of_a_stream_has_an_order_of_its_own_whoever_asks(stream):
         assert torch.equal(got[0], expected[0])
 
 
-def test_a_gate_on_a_stream_resumes_within_a_shard(stream, tmp_path, request):
+def test_a_gate_on_a_stream_goes_on_with_a_new_pass(stream, tmp_path, request):
     kind = request.node.callspec.params["stream"]
 
     def make(**options):
@@ -138,8 +138,12 @@ def test_a_gate_on_a_stream_resumes_within_a_shard(stream, tmp_path, request):
         if record.step == 11:
             break
     later = make(checkpoints=tmp_path / "run", resume=True)
-    later.run()
-    assert torch.equal(weights(later.model), weights(whole.model))
+    assert (later.step, later.progress) == (11, broken.progress)
+    assert torch.equal(weights(later.model), weights(broken.model))
+    with pytest.warns(UserWarning, match="starts a new pass: some rows of this epoch may come"):
+        later.run()
+    assert later.step >= whole.step  # the pass is as long as usual where a length is known
+    assert len(later.history.epochs) == 2
 
 
 def test_a_plan_for_a_stream_is_refused(stream):
