@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from astkit.comparison.report import Comparison as Comparison
     from astkit.datasets.foreign import indexed as indexed
     from astkit.datasets.loader import Loader as Loader
+    from astkit.datasets.table import Table as Table
     from astkit.gating.epoch import RunInfo as RunInfo
     from astkit.gating.gate import Gate as Gate
     from astkit.gating.policies.aim import Aim as Aim

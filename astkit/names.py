@@ -17,6 +17,7 @@ PUBLIC: dict[str, str] = {
     "SampleBySampleTrainer": "astkit.trainers.sample_by_sample",
     "Scored": "astkit.gating.selection",
     "Selection": "astkit.gating.selection",
+    "Table": "astkit.datasets.table",
     "TrainConfig": "astkit.trainers.config",
     "Trainer": "astkit.trainers.trainer",
     "Visit": "astkit.gating.visits",

@@ -24,6 +24,7 @@ from astkit.checks import ABOVE_0, check_number, check_types
 from astkit.comparison.report import NAME, Comparison
 from astkit.comparison.schedule import Schedule
 from astkit.comparison.statistics import DENSE
+from astkit.comparison.tables import epochs_of, with_table
 from astkit.comparison.training import RECORDS, Chosen, Method, Task
 from astkit.datasets import Loader
 from astkit.datasets.facts import paired_groups, row_groups
@@ -36,15 +37,19 @@ from astkit.trainers import Budget, TrainConfig
 from astkit.trainers.evaluation import Metrics, as_metrics
 from astkit.trainers.fingerprint import plain
 
-EPOCHS = 5  # of dense training, by default
-
 
 def compare(
-    make_model: Callable[[], nn.Module] | None = None,
+    make_model: Any = None,
     train: Any = None,
     validation: Any = None,
     test: Any = None,
     *,
+    label: str | None = None,
+    task: str | None = None,
+    drop: Sequence[str] = (),
+    date: str | None = None,
+    groups: str | None = None,
+    in_order: bool = False,
     policies: Sequence[str | Chosen] | str | Chosen = "auto",
     epochs: float | None = None,
     budget: Budget | None = None,
@@ -70,15 +75,23 @@ def compare(
 
         report = astkit.compare(make_model, train, validation, test, policies=["infobatch"])
         print(report.verdict)
+        report = astkit.compare("prices.csv", label="price")  # or a DataFrame
 
     Args:
         make_model: returns a new model; called with seeded generators, so that all runs of a seed
-            start from the same weights.
+            start from the same weights. A table in its place means a small network.
         train, validation, test: data sets or loaders, see `Trainer`. Training rows must be
             selectable: a map-style data set, a `Loader`, or a DataLoader without its own sampler.
+            With a ``label`` tables: paths of CSV or parquet files, or DataFrames; where validation
+            or test are missing, rows of the training table are held back.
+        label: column of the table to be predicted. A model of your own, without a ``criterion``,
+            predicts a number in standard deviations from the mean of the training rows.
+        task, drop, date, groups, in_order: how the table is read and divided, see
+            `astkit.datasets.table_parts.divide_table`.
         policies: names, mappings ``{"name": ..., argument: value}`` or `Policy` objects; each run
             uses a copy.
-        epochs: of dense training; shorthand for ``budget=Budget(epochs=...)``; 5 by default.
+        epochs: of dense training; shorthand for ``budget=Budget(epochs=...)``; 5 by default, of a
+            table as many as make 1,000 steps.
         budget: of dense training, in epochs, steps or FLOPs. If FLOPs cannot be counted and are not
             given, the other methods train for as many seconds.
         seeds: how many, ``5`` for 0 to 4, or which; at least 2 for an interval, 5 for a table.
@@ -107,20 +120,31 @@ def compare(
     Raises ``ValueError`` for invalid arguments, for a folder with results of other settings, and
     for one in use by another process; ``FloatingPointError`` if dense training diverges.
     """
+    data = with_table(
+        {
+            "make_model": make_model,
+            "train": train,
+            "validation": validation,
+            "test": test,
+            "criterion": criterion,
+            "metrics": metrics,
+        },
+        label=label,
+        task=task,
+        drop=drop,
+        date=date,
+        groups=groups,
+        in_order=in_order,
+    )
     check_types(
         budget=(budget, Budget | None),
         config=(config, TrainConfig | None),
         out=(out, str | Path | None),
     )
-    budget = _checked_budget(epochs, budget)
+    budget = _checked_budget(epochs, budget, epochs_of(data["train"], batch_size))
     config = _checked_config(lr, config, make_optimizer)
     values = {
-        "make_model": make_model,
-        "train": train,
-        "validation": validation,
-        "test": test,
-        "criterion": criterion,
-        "metrics": metrics,
+        **data,
         "config": config,
         "batch_size": batch_size,
         "make_optimizer": make_optimizer,
@@ -135,8 +159,8 @@ def compare(
     numbers = _checked_seeds(seeds)
     if smallest_gain is not None:
         check_number("smallest_gain", smallest_gain, ABOVE_0)
-    task, methods = checked_task(values), checked_methods(policies)
-    _check_groups(task, methods)
+    shared, methods = checked_task(values), checked_methods(policies)
+    _check_groups(shared, methods)
     temporary = tempfile.TemporaryDirectory(prefix="astkit-") if out is None else None
     folder = Path(str(out) if temporary is None else temporary.name).expanduser()
     if folder.is_file():
@@ -150,7 +174,7 @@ def compare(
         ) from error
     with lock:
         schedule = Schedule(
-            task,
+            shared,
             methods,
             budget,
             numbers,
@@ -159,17 +183,20 @@ def compare(
             check_baseline=check_baseline,
         )
         contents = {**schedule.train(), "smallest_gain": smallest_gain}
-        report = Comparison(contents, folder / RECORDS, task.train)
+        report = Comparison(contents, folder / RECORDS, shared.train)
         report.save(folder / NAME)
         if temporary is not None:
             weakref.finalize(report, temporary.cleanup)
         return report
 
 
-def _checked_budget(epochs: float | None, budget: Budget | None) -> Budget:
-    """``budget``, or that of ``epochs``; raises ``ValueError`` for both, and for seconds."""
+def _checked_budget(epochs: float | None, budget: Budget | None, usual: int) -> Budget:
+    """``budget``, or that of ``epochs``, or of the ``usual`` ones.
+
+    Raises ``ValueError`` for both, and for seconds.
+    """
     if budget is None:
-        return Budget(epochs=EPOCHS if epochs is None else epochs)
+        return Budget(epochs=usual if epochs is None else epochs)
     if epochs is not None:
         raise ValueError(f"epochs is {epochs!r}, and budget is {budget}: give one of them")
     if budget.seconds is not None:

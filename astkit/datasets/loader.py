@@ -37,6 +37,7 @@ from astkit.checks import check_count
 from astkit.datasets.batch import Batch, as_batch
 from astkit.datasets.images import Images
 from astkit.datasets.mapped import MappedImages
+from astkit.datasets.table import Table
 from astkit.rng import derive, permutation, restored, uniform
 from astkit.system import allowed_cpus, text_of
 
@@ -348,7 +349,7 @@ class Loader:
 
 def automatic_workers(data: Any, device: torch.device) -> int:
     """Number of worker processes by the rules of this module."""
-    if isinstance(data, Images | TensorDataset):
+    if isinstance(data, Images | TensorDataset | Table):
         return 0
     cores = allowed_cpus()
     most = min(4, cores - 1) if device.type == "cpu" else min(8, cores)
@@ -388,7 +389,8 @@ class _Seeded(Dataset[Any]):
 
     def __getitems__(self, request: tuple[tuple[int | str, ...], list[int]]) -> Any:
         key, rows = request
-        if isinstance(self.data, Images):  # which gather the rows of a batch at once
+        stacked = isinstance(self.data, Table) and self.collate_fn is default_collate
+        if stacked or isinstance(self.data, Images):  # which gather the rows of a batch at once
             return self.data[rows]
         with nullcontext() if self.plain else restored(self.device, *key):
             return self.collate_fn(fetch_rows(self.data, rows))

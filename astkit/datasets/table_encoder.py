@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -60,39 +59,44 @@ class TableEncoder:
             for name in frame.select_dtypes("datetime")
             if (frame[name].dt.hour.fillna(0) != 0).any()
         }
-        parts = list(self._parts(frame))
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # columns without a value
-            fills = np.nan_to_num([np.nanmedian(values) for _, values in parts])
-        self._fills = fills
-        self._lacking = [place for place, (_, values) in enumerate(parts) if np.isnan(values).any()]
-        filled = (np.where(np.isnan(v), fill, v) for (_, v), fill in zip(parts, fills, strict=True))
-        moments = np.array([(values.mean(), values.std()) for values in filled]).reshape(-1, 2)
-        self._means, scales = moments.T
+        self.names, self._lacking, moments = [], [], []
+        for place, (part, values, leads) in enumerate(self._parts(frame)):
+            gone = np.isnan(values)
+            fill = 0.0 if gone.all() else float(np.median(values[~gone]))
+            filled = np.where(gone, fill, values)
+            moments.append((fill, filled.mean(), filled.std()))
+            self.names.append(part)
+            if leads and gone.any():
+                self._lacking.append(place)
+        self._fills, self._means, scales = np.array(moments, np.float64).reshape(-1, 3).T
         self._scales = np.where(scales > 1e-12 * np.abs(self._means), scales, 1.0)
-        self.names = [name for name, _ in parts]
-        self.names += [f"{parts[place][0]} missing" for place in self._lacking]
+        self.names += [f"{self.names[place]} missing" for place in self._lacking]
+        self._words = {}
         for name in frame.select_dtypes("category"):
             counts = frame[name].value_counts()
-            kind = _OneHot if (counts > 0).sum() <= FEW else _Letters
-            self._words[str(name)] = kind(counts[counts > 0], len(frame), self.seed)
+            counts = counts[counts > 0]
+            if len(counts) <= FEW:
+                self._words[str(name)] = _OneHot(counts)
+            else:
+                self._words[str(name)] = _Letters(str(name), counts, len(frame), self.seed)
         return self
 
-    def _parts(self, frame: pd.DataFrame) -> Any:
-        """Names and values, float64 with NaN, of numbers and of the parts of dates."""
-        for name in frame:
-            column = frame[name]
+    def _parts(self, frame: pd.DataFrame) -> Iterator[tuple[str, Wide, bool]]:
+        """Names and values, with NaN, of numbers and of the parts of dates.
+
+        The last item is false for parts that lack where another one does.
+        """
+        for each in frame:
+            name, column = str(each), frame[each]
             if column.dtype.kind == "f":
-                yield str(name), column.to_numpy("float64")
+                yield name, column.to_numpy("float64"), True
             elif column.dtype.kind == "M":
                 moments = column.to_numpy("datetime64[ns]")
-                gone = np.isnat(moments)
-                days = np.where(gone, np.nan, moments.astype("int64") / DAY)
-                yield f"{name} day", days
-                yield f"{name} weekday", column.dt.day_of_week.to_numpy("float64", na_value=np.nan)
-                yield f"{name} month", column.dt.month.to_numpy("float64", na_value=np.nan)
-                if name in self._hours:
-                    yield f"{name} hour", column.dt.hour.to_numpy("float64", na_value=np.nan)
+                days = np.where(np.isnat(moments), np.nan, moments.astype("int64") / DAY)
+                yield f"{name} day", days, True
+                for part in ("weekday", "month", *(["hour"] if name in self._hours else [])):
+                    values = getattr(column.dt, part).to_numpy("float64", na_value=np.nan)
+                    yield f"{name} {part}", values, False
 
     def numbers(self, frame: pd.DataFrame, scaled: bool = True) -> Array:
         """Float32 ``[rows, len(names)]``.
@@ -103,7 +107,7 @@ class TableEncoder:
         values = np.empty((len(frame), len(self.names)), np.float32)
         for start in range(0, len(frame), STEP):
             rows = slice(start, start + STEP)
-            some = [column for _, column in self._parts(frame.iloc[rows])]
+            some = [column for _, column, _ in self._parts(frame.iloc[rows])]
             wide = np.stack(some, 1) if some else np.empty((len(values[rows]), 0))
             gone = np.isnan(wide)
             values[rows, : wide.shape[1]] = self._scaled(wide, gone) if scaled else wide
@@ -130,7 +134,7 @@ class TableEncoder:
 class _OneHot:
     """A column for each word that is not rare, and one for all others."""
 
-    def __init__(self, counts: pd.Series[int], rows: int, seed: int) -> None:
+    def __init__(self, counts: pd.Series[int]) -> None:
         self.known = set(counts.index)
         self.columns = {word: place for place, word in enumerate(counts.index[counts >= RARE])}
 
@@ -143,20 +147,26 @@ class _OneHot:
 class _Letters:
     """The logarithm of a word's share of the rows, and what its letters say, standardised."""
 
-    def __init__(self, counts: pd.Series[int], rows: int, seed: int) -> None:
-        from sklearn.decomposition import TruncatedSVD
-        from sklearn.feature_extraction.text import TfidfVectorizer
-        from sklearn.pipeline import make_pipeline
-
+    def __init__(self, name: str, counts: pd.Series[int], rows: int, seed: int) -> None:
+        try:
+            from sklearn.decomposition import TruncatedSVD
+            from sklearn.feature_extraction.text import TfidfVectorizer
+            from sklearn.pipeline import make_pipeline
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError(
+                f"column {name!r} has {len(counts):,} different words, which scikit-learn"
+                " turns into numbers: install scikit-learn, or leave the column out"
+            ) from error
         self.known = {word: count / rows for word, count in counts.items()}
         self.least = 1 / rows
         words = counts.index[:SAMPLE].tolist()
-        letters = TfidfVectorizer(analyzer="char_wb", ngram_range=(1, 3), max_features=4096)
+        letters = TfidfVectorizer(
+            analyzer="char_wb", ngram_range=(1, 3), max_features=4096, dtype=np.float32
+        )
         found = letters.fit_transform(words).shape[1]
         width = min(WIDTH, found - 1, len(words) - 1)
         svd = TruncatedSVD(width, random_state=seed) if width > 0 else "passthrough"
         self.letters = make_pipeline(letters, svd).fit(words)
-        self.mean, self.scale = np.zeros(1), np.ones(1)
         values = self._values(words)
         weights = counts.to_numpy()[: len(words)]
         self.mean = np.average(values, 0, weights)
@@ -164,13 +174,15 @@ class _Letters:
         self.scale = np.where(deviation > 1e-6, deviation, 1.0)
 
     def vectors(self, words: Sequence[str]) -> Array:
-        scaled = (self._values(words) - self.mean) / self.scale
-        return np.clip(scaled, -CLIP, CLIP).astype(np.float32)
+        made: Array = np.empty((len(words), len(self.mean)), np.float32)
+        for start in range(0, len(words), STEP):
+            rows = slice(start, start + STEP)
+            scaled = (self._values(words[rows]) - self.mean) / self.scale
+            made[rows] = np.clip(scaled, -CLIP, CLIP)
+        return made
 
     def _values(self, words: Sequence[str]) -> Wide:
         shares = [np.log(self.known.get(word, self.least)) for word in words]
-        if not words:
-            return np.empty((0, len(self.mean)))
         letters = self.letters.transform(list(words))
         dense = letters.toarray() if hasattr(letters, "toarray") else letters
         return np.column_stack([shares, dense])

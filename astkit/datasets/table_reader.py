@@ -9,183 +9,214 @@ from __future__ import annotations
 import bz2
 import csv
 import gzip
+import io
 import lzma
-import re
-import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
+from zipfile import ZipFile
 
 import numpy as np
+
+from astkit.datasets.table_cells import (
+    DIGITS,
+    Column,
+    Scan,
+    convert,
+    is_number,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
 
-NUMBERS = 0.95
-"""Share of the cells of a column, those missing aside, from which on the column holds numbers."""
-MISSING = ("", "na", "n/a", "nan", "null", "none", "-", "--", "?", ".")
-"""What stands for a missing number, in any case. In a column of words only an empty cell does."""
-DIGITS = 15
-"""Digits that a float64 tells apart: whole numbers of more digits are read as words."""
 LARGEST = 3.4e38
 """The largest float32."""
-SHOWN = 5
-"""Faults of a kind, and cells of a column, that a message names."""
-CHUNK = 50_000
-OPENERS: Mapping[str, Callable[..., Any]] = {
+SHOWN, LISTED = 5, 30
+"""Faults of a kind, and names of columns, that a message holds."""
+CHUNK = 20_000
+"""Rows whose cells are in memory at once."""
+PACKED: Mapping[str, Callable[..., Any]] = {
     ".gz": gzip.open,
     ".bz2": bz2.open,
     ".xz": lzma.open,
 }
 SEPARATORS = ",;\t|"
-SUFFIXES = (".csv", ".tsv", ".txt", ".parquet")
-
-_UNIT = re.compile(
-    r"(?P<sign>[-+]?)\s*(?P<before>[^\W\d_]{3}(?=\s)|[$€£¥₹]?)\s*(?P<inner>[-+]?)"
-    r"(?P<digits>\d[\d.,'\u00a0\u202f ]*|[.,]\d+)(?P<power>[eE][-+]?\d+)?"
-    r"\s*(?P<after>[%‰°$€£¥₹]?[^\W\d_]{0,8}[²³]?(/[^\W\d_]{1,4}[²³]?)?)"
-)
-
-
-@dataclass(frozen=True)
-class Column:
-    """How the cells of a column are read.
-
-    Attributes:
-        kind: "number", "date" or "words".
-        comma: whether a comma is the decimal sign of its numbers, otherwise of thousands.
-        unit: what stands before or after each number, such as "$" or "kg".
-        format: of its dates, as of ``strptime``.
-    """
-
-    kind: str
-    comma: bool = False
-    unit: str = ""
-    format: str = ""
 
 
 @dataclass
-class TableRows:
+class Rows:
     """A table that was read.
 
     Attributes:
         frame: numbers as float64, dates as datetime64, words as categories; missing cells are null.
         columns: how each column was read; the same ones read further files alike.
         notes: sentences about cells and columns that were left out.
+        lacking: columns that were asked for and that the table has not: all cells are missing.
+        numbers: int64 ``[rows]``, the number of each row in the source.
     """
 
     frame: pd.DataFrame
     columns: dict[str, Column]
+    numbers: np.ndarray[Any, np.dtype[np.int64]]
     notes: list[str] = field(default_factory=list)
+    lacking: list[str] = field(default_factory=list)
+
+    def take(self, rows: np.ndarray[Any, Any]) -> Rows:
+        """The selected ``rows``, int ``[n]``, without the notes."""
+        frame = self.frame.iloc[rows].reset_index(drop=True)
+        return Rows(frame, self.columns, self.numbers[rows])
 
 
-def read_table(source: Any, columns: Mapping[str, Column] | None = None) -> TableRows:
+def read_table(
+    source: Any,
+    columns: Mapping[str, Column] | None = None,
+    *,
+    needed: Sequence[str] = (),
+    drop: Sequence[str] = (),
+) -> Rows:
     """Read a CSV or parquet file, or a DataFrame.
 
     A CSV may have any of the usual separators, decimal commas, a byte order mark, and be packed by
-    gzip, bzip2 or xz. Numbers may have units, currencies and signs of thousands; a column of which
-    `NUMBERS` of the cells are numbers is one of numbers, and its other cells count as missing.
+    gzip, bzip2, xz or zip. Numbers may have units, currencies and signs of thousands; a column of
+    which 95 % of the cells are numbers is one of numbers, and its other cells count as
+    missing.
 
     Args:
         source: path, or a pandas DataFrame.
         columns: of a table that was read before, to read this one alike: columns that it lacks are
-            missing cells, further ones are left out, and both are named.
+            missing cells, further ones are left out and named.
+        needed: names of columns without which the table is of no use.
+        drop: names of columns that are not read.
 
     Raises ``ValueError`` with all faults of the file: rows of other lengths than the header, names
-    that occur twice, infinite numbers.
+    that occur twice, names that are needed and missing, infinite numbers.
     """
     import pandas as pd
 
+    options = (columns, needed, drop)
     if isinstance(source, pd.DataFrame):
-        return _read_parts("the table", _FrameSource(source), columns)
+        return _read("the table", _FrameSource(source), *options)
     path = Path(source).expanduser()
     if not path.is_file():
         raise ValueError(f"{path} is no file: give a CSV or parquet file, or a DataFrame")
     if path.suffix.lower() == ".parquet":
-        frame = pd.read_parquet(path)
-        return _read_parts(str(path), _FrameSource(frame), columns)
-    return _read_parts(str(path), _TextSource(path), columns)
+        return _read(str(path), _FrameSource(read_parquet(path)), *options)
+    for encoding in encodings(path):
+        with suppress(UnicodeDecodeError):
+            return _read(str(path), TextSource(path, encoding), *options)
+    raise ValueError(f"{path} is no text: give a CSV or parquet file, or a DataFrame")
 
 
-def _read_parts(
-    name: str, source: _FrameSource | _TextSource, columns: Mapping[str, Column] | None
-) -> TableRows:
+def read_parquet(path: Path) -> pd.DataFrame:
+    """The frame in a parquet file, for which pandas needs another package."""
+    import pandas as pd
+
+    try:
+        return pd.read_parquet(path)
+    except ImportError as error:
+        raise ModuleNotFoundError(
+            f"{path} needs the package pyarrow: install it, or give a CSV file"
+        ) from error
+
+
+def _read(
+    name: str,
+    source: _FrameSource | TextSource,
+    columns: Mapping[str, Column] | None,
+    needed: Sequence[str],
+    drop: Sequence[str],
+) -> Rows:
     """Decide about the columns in one pass, and convert them in another."""
     import pandas as pd
 
-    scans = [_Scan(source.comma) for _ in source.names]
+    scans = [Scan(source.comma, _is_nameless(each)) for each in source.names]
     rows = 0
     for cells in source.chunks():
         for scan, part in zip(scans, cells, strict=True):
             scan.add(part)
         rows += len(cells[0]) if cells else 0
-    names, notes = _names(source.names, scans, source.faults)
-    decided = {n: scan.decide() for n, scan in zip(names, scans, strict=True) if n is not None}
-    if columns is not None:
-        notes += _differences(name, decided, columns)
-        decided = {each: columns[each] for each in decided if each in columns}
-    parts: dict[str, list[Any]] = {each: [] for each in decided}
-    stray: dict[str, list[tuple[int, str]]] = {each: [] for each in decided}
-    first = 0
-    for cells in source.chunks():
-        for each, part in zip(names, cells, strict=True):
-            if each in decided:
-                values, odd = convert(part, decided[each])
-                parts[each].append(values)
-                stray[each] += [(first + row, text) for row, text in odd]
-        first += len(cells[0]) if cells else 0
-    faults = list(source.faults)
+    names, notes, faults = _names(source.names, scans, drop)
+    faults = [*source.faults, *faults]
+    known = {*source.names, *names}
+    for each in (*needed, *drop):
+        if each not in known:
+            faults.append(f"there is no column {each!r}: choose one of {_listed(source.names)}")
     if not rows and not faults:
         faults.append("it has no rows")
-    whole = {each: _joined(parts.pop(each), decided[each]) for each in list(parts)}
+    decided = {n: scan.decide() for n, scan in zip(names, scans, strict=True) if n is not None}
+    lacking = [each for each in columns or () if each not in decided]
+    if columns is not None:
+        if further := [each for each in decided if each not in columns]:
+            notes.append(f"{name} has further columns, left out: {_listed(further)}")
+        decided = {each: columns[each] for each in decided if each in columns}
+    whole, stray = _converted(source, names, decided)
     for each, values in whole.items():
         if decided[each].kind == "number":
             faults += _too_large(each, values)
     if faults:
         listed = "".join(f"\n- {fault}" for fault in faults)
         raise ValueError(f"{name} cannot be read:{listed}")
+    notes += source.notes
     notes += [_stray(each, odd, decided[each]) for each, odd in stray.items() if odd]
-    for each, column in (columns or {}).items():
-        if each not in whole:
-            whole[each] = _joined([convert([""] * rows, column)[0]], column)
-            decided[each] = column
-    ordered = whole if columns is None else {each: whole[each] for each in columns}
-    return TableRows(pd.DataFrame(ordered), {each: decided[each] for each in ordered}, notes)
+    if columns is not None:
+        for each in lacking:
+            empty = convert([""] * rows, columns[each])[0]
+            whole[each], decided[each] = _joined([empty], columns[each]), columns[each]
+        decided = {each: decided[each] for each in columns}
+    frame = pd.DataFrame({each: whole[each] for each in decided}, copy=False)
+    return Rows(frame, decided, np.arange(rows), notes, lacking)
+
+
+def _converted(
+    source: _FrameSource | TextSource,
+    names: Sequence[str | None],
+    columns: Mapping[str, Column],
+) -> tuple[dict[str, Any], dict[str, list[tuple[int, str]]]]:
+    """The values of ``columns``, and rows and texts of their cells that are of another kind."""
+    parts: dict[str, list[Any]] = {each: [] for each in columns}
+    stray: dict[str, list[tuple[int, str]]] = {each: [] for each in columns}
+    first = 0
+    for cells in source.chunks():
+        for each, part in zip(names, cells, strict=True):
+            if each is not None and each in columns:
+                values, odd = convert(part, columns[each])
+                parts[each].append(values)
+                stray[each] += [(first + row, text) for row, text in odd]
+        first += len(cells[0]) if cells else 0
+    return {each: _joined(parts.pop(each), columns[each]) for each in list(parts)}, stray
 
 
 def _names(
-    given: Sequence[str], scans: Sequence[_Scan], faults: list[str]
-) -> tuple[list[str | None], list[str]]:
-    """Names of the columns, ``None`` for those that are left out, and notes about these."""
-    names: list[str | None] = [str(each).strip() for each in given]
+    given: Sequence[str], scans: Sequence[Scan], drop: Sequence[str]
+) -> tuple[list[str | None], list[str], list[str]]:
+    """Names of the columns, ``None`` for those that are left out; notes and faults."""
+    names: list[str | None] = [None if each in drop else each for each in given]
+    notes, faults = [], []
     for name, count in Counter(names).items():
         if name and count > 1:
             faults.append(f"the name {name!r} stands over {count} columns: rename all but one")
-    notes = []
-    if names and all(_is_number(each or "x") for each in names):
-        faults.append(f"its first line holds numbers, not names ({', '.join(map(str, names[:3]))})")
     for place, (name, scan) in enumerate(zip(names, scans, strict=True)):
-        if name and not name.startswith("Unnamed:"):
+        if name is None or not _is_nameless(name):
             continue
         if scan.counts_rows():
             names[place] = None
             notes.append(f"column {place + 1} has no name and counts the rows: left out")
         elif not name:
             names[place] = f"column {place + 1}"
-    return names, notes
+    return names, notes, faults
 
 
-def _differences(name: str, now: Mapping[str, Column], columns: Mapping[str, Column]) -> list[str]:
-    notes = []
-    if new := [each for each in now if each not in columns]:
-        notes.append(f"{name} has further columns, left out: {', '.join(new)}")
-    if lacking := [each for each in columns if each not in now]:
-        notes.append(f"{name} lacks columns, which count as missing: {', '.join(lacking)}")
-    return notes
+def _is_nameless(name: str) -> bool:
+    return not name or name.startswith("Unnamed:")  # as pandas calls them
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+    return ", ".join(names[:LISTED]) + more
 
 
 def _stray(name: str, odd: Sequence[tuple[int, str]], column: Column) -> str:
@@ -199,268 +230,129 @@ def _too_large(name: str, values: np.ndarray[Any, Any]) -> list[str]:
     if not len(rows):
         return []
     shown = ", ".join(f"{values[row]:g} in row {row + 1}" for row in rows[:SHOWN])
-    return [f"column {name!r} holds numbers beyond those of float32 ({shown}): remove these rows"]
+    return [
+        f"column {name!r} holds numbers beyond those of float32 ({shown}): leave out these rows, or"
+        " the column"
+    ]
 
 
 def _joined(parts: list[Any], column: Column) -> Any:
     """The values of all chunks."""
+    import pandas as pd
     from pandas.api.types import union_categoricals
 
     if column.kind == "words":
-        return union_categoricals(parts) if parts else _categories([])
+        return union_categoricals(parts) if parts else pd.Categorical([])
     kind = "float64" if column.kind == "number" else "datetime64[ns]"
     return np.concatenate(parts) if parts else np.array([], kind)
-
-
-# --- cells -----------------------------------------------------------------------------------
-
-
-def convert(cells: Any, column: Column) -> tuple[Any, list[tuple[int, str]]]:
-    """Values of ``cells``, and the place and text of those that are not of the column's kind."""
-    import pandas as pd
-
-    if not isinstance(cells, list):
-        return cells, []
-    codes, words = pd.factorize(np.array(cells, object))
-    if column.kind == "words":
-        empty: np.ndarray[Any, Any] = np.equal(words, "")
-        kept = np.where(empty, -1, np.cumsum(~empty) - 1)
-        names: list[str] = words[~empty].tolist()
-        return pd.Categorical.from_codes(kept[codes].astype(np.int32), pd.Index(names)), []
-    if column.kind == "number":
-        values = _numbers(words, column.comma, column.unit)
-        known = np.isfinite(values) | np.isinf(values)
-    else:
-        values = _dates(words, column.format)
-        known = ~np.isnat(values)
-    missing = np.array([word.lower() in MISSING for word in words], bool)
-    odd = np.flatnonzero(~known & ~missing)
-    places = [] if not len(odd) else np.flatnonzero(np.isin(codes, odd)).tolist()
-    return values[codes], [(place, cells[place]) for place in places]
-
-
-def _numbers(
-    words: np.ndarray[Any, Any], comma: bool, unit: str = ""
-) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Numbers that are written in ``words``; NaN for others."""
-    import pandas as pd
-
-    values = pd.to_numeric(pd.Series(words, dtype=object), errors="coerce").to_numpy(
-        float, copy=True
-    )
-    for place in np.flatnonzero(np.isnan(values)).tolist():
-        parsed = _parse(words[place], comma)
-        if parsed is not None and parsed[1] == unit:
-            values[place] = parsed[0]
-    if comma:  # pandas took a point for the decimal sign
-        for place in np.flatnonzero(["." in word for word in words]).tolist():
-            parsed = _parse(words[place], comma)
-            values[place] = np.nan if parsed is None else parsed[0]
-    return values
-
-
-def _parse(word: str, comma: bool) -> tuple[float, str] | None:
-    """The number in a cell and its unit, or ``None``."""
-    found = _UNIT.fullmatch(word)
-    if found is None or (found["sign"] and found["inner"]):
-        return None
-    if found["before"] and found["after"]:
-        return None
-    digits = re.sub(r"['\u00a0\u202f ]", "", found["digits"])
-    thousands, decimal = (".", ",") if comma else (",", ".")
-    whole, _, rest = digits.partition(decimal)
-    if thousands in rest or decimal in rest:
-        return None
-    first, *groups = whole.split(thousands)
-    if any(len(group) != 3 for group in groups) or (groups and not 1 <= len(first) <= 3):
-        return None
-    number = float(f"{''.join([first, *groups]) or '0'}.{rest or '0'}{found['power'] or ''}")
-    sign = -1.0 if "-" in (found["sign"], found["inner"]) else 1.0
-    return sign * number, found["before"] or found["after"]
-
-
-def _is_number(word: str) -> bool:
-    return bool(np.isfinite(_numbers(np.array([word], object), False))[0])
-
-
-def _dates(words: np.ndarray[Any, Any], form: str) -> np.ndarray[Any, Any]:
-    """Dates that are written in ``words`` in the format ``form``; NaT for others."""
-    import pandas as pd
-
-    dates = pd.to_datetime(pd.Series(words, dtype=str), format=form, errors="coerce", utc=True)
-    values: np.ndarray[Any, Any] = dates.dt.tz_localize(None).to_numpy("datetime64[ns]")
-    return values
-
-
-def _formats(words: Sequence[str]) -> list[str]:
-    """Formats in which one of ``words`` may be a date, the month before the day first."""
-    from pandas.tseries.api import guess_datetime_format
-
-    found = []
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of words that fit one order of day and month only
-        for first in (False, True):
-            guesses = [guess_datetime_format(word, dayfirst=first) for word in words]
-            found += [guess for guess in guesses if guess is not None]
-    return [form for form, _ in Counter(found).most_common(4)]
-
-
-def _categories(words: Sequence[str]) -> Any:
-    import pandas as pd
-
-    return pd.Categorical(list(words))
-
-
-class _Scan:
-    """What the cells of a column may be, from one look at each."""
-
-    def __init__(self, comma: bool) -> None:
-        self.comma = comma  # whether the file's separator suggests decimal commas
-        self.rows = self.cells = 0
-        self.long = False  # whether a whole number has more than `DIGITS`
-        self.plain = self.points = 0  # numbers without a unit; those that a comma would forbid
-        self.written: Counter[tuple[str, bool]] = Counter()  # others, by unit and decimal comma
-        self.dates: Counter[str] = Counter()
-        self.formats: list[str] | None = None
-        self.typed: Column | None = None
-        self.begin: int | None = 0  # of cells that count the rows
-
-    def add(self, cells: Any) -> None:
-        """Look at the ``cells`` of the next rows."""
-        import pandas as pd
-
-        self._count(cells)
-        if not isinstance(cells, list):
-            self.typed = Column("number" if cells.dtype.kind == "f" else "date")
-            return
-        codes, words = pd.factorize(np.array(cells, object))
-        counts = np.bincount(codes, minlength=len(words))
-        missing = np.array([word.lower() in MISSING for word in words], bool)
-        self.cells += int(counts[~missing].sum())
-        self.long = self.long or any(
-            len(word) > DIGITS and word.isdecimal() for word in words.tolist()
-        )
-        values = pd.to_numeric(pd.Series(words, dtype=object), errors="coerce").to_numpy(
-            float, copy=True
-        )
-        plain = ~np.isnan(values) & ~missing
-        self.plain += int(counts[plain].sum())
-        others = np.flatnonzero(~plain & ~missing)
-        for place in others.tolist():
-            for comma in (False, True):
-                parsed = _parse(words[place], comma)
-                if parsed is not None:
-                    self.written[parsed[1], comma] += int(counts[place])
-        if self.comma or any(comma for _, comma in self.written):
-            for place in np.flatnonzero(plain).tolist():
-                if "." in words[place] and _parse(words[place], True) is None:
-                    self.points += int(counts[place])
-        self._add_dates(words[others], counts[others])
-
-    def _count(self, cells: Any) -> None:
-        """Look whether the cells go on counting the rows."""
-        if self.begin is not None:
-            if not self.rows:
-                self.begin = int(str(cells[0]) in ("1", "1.0"))
-            start = self.begin + self.rows
-            numbers = range(start, start + len(cells))
-            alike = (
-                cells == list(map(str, numbers))
-                if isinstance(cells, list)
-                else cells.dtype.kind == "f" and np.array_equal(cells, np.array(numbers, float))
-            )
-            self.begin = self.begin if alike else None
-        self.rows += len(cells)
-
-    def _add_dates(self, words: np.ndarray[Any, Any], counts: np.ndarray[Any, Any]) -> None:
-        if self.formats is None and len(words):
-            self.formats = _formats(words[:50].tolist())
-        for form in self.formats or ():
-            self.dates[form] += int(counts[~np.isnat(_dates(words, form))].sum())
-
-    def decide(self) -> Column:
-        """How the column is read."""
-        if self.typed is not None:
-            return self.typed
-        least = NUMBERS * self.cells
-        if not self.long:
-            known = {Column("number"): self.plain}
-            for (unit, comma), count in self.written.items():
-                plain = self.plain - (self.points if comma else 0)
-                known[Column("number", comma, unit)] = count + plain
-            # of readings that explain as many cells, the decimal sign that goes with the separator
-            best = max(known, key=lambda each: (known[each], each.comma == self.comma))
-            if known[best] >= least:
-                return best
-        if self.dates and self.cells:
-            form, count = self.dates.most_common(1)[0]
-            if count >= least:
-                return Column("date", format=form)
-        return Column("words")
-
-    def counts_rows(self) -> bool:
-        """Whether the cells are the numbers of the rows, from 0 or 1."""
-        return self.begin is not None and self.rows > 1
 
 
 # --- sources ---------------------------------------------------------------------------------
 
 
-class _TextSource:
-    """The cells of a CSV file, in chunks of rows."""
+def encodings(path: Path) -> tuple[str, ...]:
+    """Encodings that a file may have, the most likely first."""
+    with opened(path, "rb") as file:
+        mark = file.read(2)
+    return ("utf-16",) if mark in (b"\xff\xfe", b"\xfe\xff") else ("utf-8-sig", "cp1252")
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+
+def opened(path: Path, mode: str, **options: Any) -> Any:
+    """The file, unpacked."""
+    if path.suffix.lower() != ".zip":
+        return PACKED.get(path.suffix.lower(), open)(path, mode, **options)
+    with ZipFile(path) as archive:
+        names = archive.namelist()
+        if len(names) != 1:
+            raise ValueError(f"{path} holds {len(names)} files: unpack it, and give one of them")
+        file = archive.open(names[0])
+    return file if mode == "rb" else io.TextIOWrapper(file, **options)
+
+
+class TextSource:
+    """The cells of a CSV file, in chunks of rows.
+
+    Attributes:
+        names: of the columns; ``faults`` and ``notes`` are known after a pass over the rows.
+        comma: whether the separator suggests decimal commas.
+
+    Raises ``UnicodeDecodeError`` where the file has another encoding.
+    """
+
+    def __init__(self, path: Path, encoding: str) -> None:
+        self.path, self.encoding = path, encoding
         self.faults: list[str] = []
-        self.encoding = "utf-8-sig"
-        with path.open("rb") as file:
-            if file.read(2) in (b"\xff\xfe", b"\xfe\xff"):
-                self.encoding = "utf-16"
-        try:
-            self._look()
-        except UnicodeDecodeError:
-            self.encoding = "cp1252"
-            self._look()
-        self.comma = self.separator == ";"
-
-    def _look(self) -> None:
-        """Find the separator, the header, and rows of another length."""
-        with self._opened() as file:
-            for _ in file:  # decodes all of it
-                pass
-        with self._opened() as file:
+        self.notes: list[str] = []
+        with opened(path, "rt", encoding=encoding, newline="") as file:
             sample = file.read(2**16)
         if not sample.strip():
-            raise ValueError(f"{self.path} is empty: give a table with a header")
+            raise ValueError(f"{path} is empty: give a table with a header")
         self.separator = _separator(sample)
-        self.names = next(self._records())
-        self.faults = []
-        width = len(self.names)
-        wrong = []
+        self.comma = self.separator == ";"
+        self.names = [name.strip() for name in next(self._records([]), [])]
+
+    def chunks(self) -> Iterator[list[Any]]:
+        """Columns of up to `CHUNK` rows, without rows of another length than the header."""
+        self.faults, self.notes = [], []
+        if all(map(is_number, self.names)):
+            shown = ", ".join(self.names[:3])
+            self.faults.append(f"its first line holds numbers, not names ({shown})")
+        rows = self._rows()
+        while chunk := list(islice(rows, CHUNK)):
+            yield list(zip(*chunk, strict=True))
+
+    def texts(self, rows: Sequence[int]) -> Iterator[str]:
+        """The header and the ``rows``, in ascending order, as they are written in the file."""
+        lines: list[str] = []
+        next(self._records(lines))
+        yield _ended(lines)
+        wanted = iter([*rows, -1])
+        place = next(wanted)
+        for number, _ in enumerate(self._rows(lines)):
+            text = _ended(lines)
+            while place == number:
+                yield text
+                place = next(wanted)
+            if place < 0:
+                return
+
+    def _rows(self, lines: list[str] | None = None) -> Iterator[list[str]]:
+        """The rows below the header that have its length; ``lines`` as in `_records`."""
+        wrong: list[tuple[int, int]] = []
+        repeated = 0
+        records = self._records(lines)
+        header = next(records)
         try:
-            for number, record in enumerate(self._records()):
-                if len(record) != width:
+            for number, record in enumerate(records, 1):
+                if len(record) == len(header) and record != header:
+                    yield record
+                elif len(record) == len(header):
+                    repeated += 1
+                else:
                     wrong.append((number, len(record)))
+                if lines is not None:
+                    lines.clear()
         except csv.Error as error:
             self.faults.append(f"a quoted cell does not end where the next separator is ({error})")
         if wrong:
             shown = ", ".join(f"row {number} has {cells}" for number, cells in wrong[:SHOWN])
             more = f" and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
-            self.faults.append(f"its header has {width} names, but {shown} cells{more}")
+            self.faults.append(f"its header has {len(header)} names, but {shown} cells{more}")
+        if repeated:
+            self.notes.append(f"{repeated} rows repeat the header: left out")
 
-    @contextmanager
-    def _opened(self) -> Iterator[TextIO]:
-        opener = OPENERS.get(self.path.suffix.lower(), open)
-        with opener(self.path, "rt", encoding=self.encoding, newline="") as file:
-            yield file
+    def _records(self, lines: list[str] | None = None) -> Iterator[list[str]]:
+        """The header and the rows that are not empty, without empty cells beyond the header.
 
-    def _records(self) -> Iterator[list[str]]:
-        """The header and the rows that are not empty, without empty cells beyond the header."""
+        ``lines``: a list that receives the lines of each record.
+        """
         width = None
-        csv.field_size_limit(2**24)
-        with self._opened() as file:
-            for record in csv.reader(file, delimiter=self.separator, strict=True):
-                if not any(record) and len(record) <= 1:
+        with opened(self.path, "rt", encoding=self.encoding, newline="") as file:
+            read = file if lines is None else _kept(file, lines)
+            for record in csv.reader(read, delimiter=self.separator, strict=True):
+                if len(record) <= 1 and not any(record):
+                    if lines is not None:
+                        lines.clear()
                     continue
                 if width is None:
                     width = len(record)
@@ -468,13 +360,17 @@ class _TextSource:
                     record.pop()
                 yield record
 
-    def chunks(self) -> Iterator[list[list[str]]]:
-        """Columns of up to `CHUNK` rows, without rows of another length than the header."""
-        whole = (each for each in self._records() if len(each) == len(self.names))
-        records = islice(whole, 1, None)
-        with suppress(csv.Error):  # a fault already
-            while chunk := list(islice(records, CHUNK)):
-                yield [[cell.strip() for cell in column] for column in zip(*chunk, strict=True)]
+
+def _kept(file: Iterable[str], lines: list[str]) -> Iterator[str]:
+    for line in file:
+        lines.append(line)
+        yield line
+
+
+def _ended(lines: list[str]) -> str:
+    """The text of ``lines``, which end like lines of a file."""
+    text = "".join(lines)
+    return text if text.endswith(("\n", "\r")) else f"{text}\n"
 
 
 def _separator(sample: str) -> str:
@@ -497,8 +393,9 @@ class _FrameSource:
     comma = False
 
     def __init__(self, frame: pd.DataFrame) -> None:
-        self.names = [str(name) for name in frame]
+        self.names = [str(name).strip() for name in frame]
         self.faults: list[str] = []
+        self.notes: list[str] = []
         self._frame = frame
 
     def chunks(self) -> Iterator[list[Any]]:
@@ -508,15 +405,20 @@ class _FrameSource:
 
 
 def _typed(column: pd.Series[Any]) -> Any:
-    """Float64 or datetime64 values, or a list of strings."""
+    """Float64 or datetime64 values, or an array of strings."""
     import pandas as pd
 
     kinds = pd.api.types
     if kinds.is_datetime64_any_dtype(column):
         return column.dt.tz_localize(None).to_numpy("datetime64[ns]")
-    if kinds.is_numeric_dtype(column) and not kinds.is_bool_dtype(column):
-        if kinds.is_complex_dtype(column):
-            return column.astype(str).tolist()
-        return column.to_numpy("float64", na_value=np.nan)
-    missing = column.isna()
-    return ["" if gone else str(value).strip() for value, gone in zip(column, missing, strict=True)]
+    plain = kinds.is_numeric_dtype(column) and not kinds.is_complex_dtype(column)
+    if plain and not kinds.is_bool_dtype(column):
+        values = column.to_numpy("float64", na_value=np.nan)
+        if not kinds.is_integer_dtype(column) or not (np.abs(values) >= 10.0**DIGITS).any():
+            return values
+    try:
+        codes, distinct = pd.factorize(column)
+    except TypeError:  # of cells that are lists
+        return np.array([str(cell) for cell in column], object)
+    words = [str(word).strip() for word in distinct]
+    return np.array([*words, ""], object)[codes]

@@ -18,6 +18,7 @@ from astkit.datasets.batch import IGNORED
 from astkit.datasets.facts import NAMES, class_labels, inside, like_classes, row_groups, varies
 from astkit.datasets.images import Images
 from astkit.datasets.loader import fetch_rows
+from astkit.datasets.table import Table
 
 Matrix = Any
 """Features of n rows: float32 ``[n, d]``, a numpy array or a scipy CSR matrix."""
@@ -83,6 +84,7 @@ class Rows:
         self._in_memory = getattr(type(self._data), "__getitem__", None) in (
             Images.__getitem__,
             TensorDataset.__getitem__,
+            Table.__getitem__,
         )
         if not known:
             raise ValueError(

@@ -1,0 +1,123 @@
+"""What a table asks to predict: a number, or one of some classes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+CLASSES = 20
+"""Most distinct whole numbers of a label that are classes; words are always classes."""
+MANY = 100
+"""Most classes."""
+FINEST = 1e-5
+"""Smallest deviation of a label, in units of its mean, which float32 resolves in 100 steps."""
+TASKS = ("regression", "classes")
+
+
+@dataclass(frozen=True)
+class Label:
+    """A column that is predicted.
+
+    Attributes:
+        name: of the column.
+        task: "regression" or "classes".
+        classes: names of the classes in order; none of a regression.
+        mean, deviation: of the rows it was made from, in the label's unit.
+    """
+
+    name: str
+    task: str
+    classes: tuple[str, ...] = ()
+    mean: float = 0.0
+    deviation: float = 1.0
+
+    def __str__(self) -> str:
+        kind = "regression" if self.task == "regression" else f"{len(self.classes)} classes"
+        return f"{kind} of {self.name}"
+
+    @classmethod
+    def of(cls, column: pd.Series[Any], name: str, task: str | None = None) -> Self:
+        """The label in ``column``.
+
+        Words, and up to `CLASSES` distinct whole numbers, are classes unless ``task`` says
+        otherwise. Raises ``ValueError`` for a column that cannot be predicted.
+        """
+        if task is not None and task not in TASKS:
+            raise ValueError(f"task is {task!r}: give 'regression' or 'classes'")
+        distinct = int(column.nunique())
+        if distinct < 2:
+            raise ValueError(f"label {name!r} has {distinct} different values: give another column")
+        if column.dtype.kind == "M":
+            raise ValueError(f"label {name!r} holds dates, which no model predicts: give numbers")
+        words = column.dtype.kind != "f"
+        if words and task == "regression":
+            raise ValueError(f"task is 'regression', but label {name!r} holds words: give numbers")
+        if task is None:
+            few = distinct <= CLASSES and not words and bool((column.dropna() % 1 == 0).all())
+            task = "classes" if words or few else "regression"
+        if task == "regression":
+            return cls._of_numbers(column.dropna().to_numpy("float64"), name)
+        if distinct > MANY:
+            raise ValueError(
+                f"label {name!r} has {distinct:,} different values, more than {MANY} classes: give"
+                " another column, or numbers and task='regression'"
+            )
+        _, names = _numbered(column)
+        return cls(name, task, tuple(sorted(names, key=_key)))
+
+    @classmethod
+    def _of_numbers(cls, values: np.ndarray[Any, Any], name: str) -> Self:
+        mean, deviation = float(values.mean()), float(values.std())
+        if deviation < FINEST * abs(mean):
+            raise ValueError(
+                f"label {name!r} differs by {deviation:.3g} around {mean:.6g}, which float32 does"
+                " not resolve: subtract a constant"
+            )
+        return cls(name, "regression", (), mean, deviation)
+
+    def known(self, column: pd.Series[Any]) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Whether each cell holds a number, or one of the classes: bool ``[rows]``."""
+        if self.task == "regression":
+            known: np.ndarray[Any, np.dtype[np.bool_]] = column.notna().to_numpy()
+            return known
+        return self._codes(column) >= 0
+
+    def values(self, column: pd.Series[Any]) -> Tensor:
+        """Numbers, float32 ``[rows]``, or classes, int64 ``[rows]``; 0 where it is not known."""
+        if self.task == "regression":
+            return torch.from_numpy(column.fillna(0.0).to_numpy("float32").copy())
+        return torch.from_numpy(np.maximum(self._codes(column), 0))
+
+    def _codes(self, column: pd.Series[Any]) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """The class of each cell; -1 for others."""
+        codes, names = _numbered(column)
+        place = {name: number for number, name in enumerate(self.classes)}
+        places = np.array([*(place.get(name, -1) for name in names), -1], np.int64)
+        return places[codes]
+
+
+def _numbered(column: pd.Series[Any]) -> tuple[np.ndarray[Any, Any], list[str]]:
+    """The number of each cell, -1 where it is missing, and the name of each number."""
+    codes, values = column.factorize()
+    return codes, [_name(value) for value in values]
+
+
+def _name(value: Any) -> str:
+    """A class as it is written: whole numbers without a decimal point."""
+    whole = isinstance(value, float) and value.is_integer()
+    return str(int(value)) if whole else str(value)
+
+
+def _key(name: str) -> tuple[float, str]:
+    """Order of classes: numbers by size, then words."""
+    try:
+        return float(name), name
+    except ValueError:
+        return float("inf"), name

@@ -1,0 +1,209 @@
+"""A table divided into training, validation and test rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+
+from astkit import rng
+from astkit.datasets.sources import stratified
+from astkit.datasets.table import Table
+from astkit.datasets.table_label import Label
+from astkit.datasets.table_reader import Rows, read_table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Places = np.ndarray[Any, np.dtype[np.int64]]
+HELD = 0.15
+"""Share of the test rows, and of the validation rows of those that the test leaves."""
+FEWEST = 20
+"""Rows of a table."""
+FEW = 3
+"""Rows of a class, one for each part."""
+
+
+class TableParts(NamedTuple):
+    """Tables that are read alike, the encoding fitted to the training rows alone."""
+
+    train: Table
+    validation: Table
+    test: Table
+
+    @property
+    def sentence(self) -> str:
+        """What is predicted from how much."""
+        rows = sum(map(len, self))
+        return f"{self.train.label}: {rows:,} rows, {self.train.frame.shape[1]} columns"
+
+
+def divide_table(
+    source: Any,
+    label: str,
+    *,
+    validation: Any = None,
+    test: Any = None,
+    task: str | None = None,
+    drop: Sequence[str] = (),
+    date: str | None = None,
+    groups: str | None = None,
+    in_order: bool = False,
+) -> TableParts:
+    """Read a table, and hold rows back for validation and test where no tables of them are given.
+
+    They are drawn at random, of each class the same share, or in whole groups. With a ``date``, or
+    where the rows are ``in_order`` of time, they are the last ones, like the data that a model
+    meets next: first the validation rows, then the test rows. Parts meet between two days, or two
+    values of a ``date`` that is a number.
+
+    Args:
+        source: path of a CSV or parquet file, or a DataFrame, see `Table`.
+        validation, test: further ones, which are read as the first.
+        date: column of dates or numbers that orders the rows; it is an input unless it is dropped.
+        label, task, drop, groups: see `Table`.
+
+    Rows without a label or date, and classes of fewer than `FEW` rows, are left out and named in
+    the notes. Raises ``ValueError`` with all problems of the files.
+    """
+    rows, given = _read(source, label, {"validation": validation, "test": test}, drop, date, groups)
+    if date is not None and in_order:
+        raise ValueError("date and in_order both order the rows: give one of them")
+    whole = Label.of(rows.frame[label], label, task)
+    kept, notes = _kept(rows.frame, whole, date)
+    if len(kept) < FEWEST:
+        raise ValueError(f"{len(kept)} rows are left: give at least {FEWEST}")
+    frame = rows.frame.iloc[kept]
+    if date is not None or in_order:
+        kept, units = _ordered(frame, kept, date)
+        parts = _last(kept, units, [part for part in ("test", "validation") if part not in given])
+    else:
+        parts = _random(frame, kept, whole, groups, given)
+    left_out = [each for each in drop if each in rows.frame]
+    train = Table(rows.take(parts["train"]), label, task=whole.task, drop=left_out, groups=groups)
+    tables = {}
+    for part in ("validation", "test"):
+        table = Table(given[part] if part in given else rows.take(parts[part]), like=train)
+        if not table.labelled:
+            raise ValueError(f"no row of {part} has a label {label!r}: give rows that have")
+        notes += [f"{part}: {note}" for note in table.notes]
+        tables[part] = table
+    train.notes = [*rows.notes, *train.notes, *notes]
+    return TableParts(train, **tables)
+
+
+def _read(
+    source: Any,
+    label: str,
+    others: dict[str, Any],
+    drop: Sequence[str],
+    date: str | None,
+    groups: str | None,
+) -> tuple[Rows, dict[str, Rows]]:
+    """The rows of all files; raises ``ValueError`` with the problems of each."""
+    problems = []
+    needed = [each for each in (label, date, groups) if each is not None]
+    if label in drop:
+        problems.append(f"drop holds the label {label!r}: leave it out there")
+    unread = [each for each in drop if each not in needed]
+    first = None
+    try:
+        first = read_table(source, needed=needed, drop=unread)
+    except ValueError as error:
+        problems.append(str(error))
+    columns = None if first is None else first.columns
+    given = {}
+    for part, other in others.items():
+        if other is None:
+            continue
+        try:
+            given[part] = read_table(other, columns, needed=[label])
+        except ValueError as error:
+            problems.append(f"{part}: {error}")
+    if problems or first is None:
+        raise ValueError("\n".join(problems))
+    return first, given
+
+
+def _kept(frame: pd.DataFrame, label: Label, date: str | None) -> tuple[Places, list[str]]:
+    """Places of the rows that are used, and notes about others."""
+    wanted, notes = frame[label.name], []
+    kept = label.known(wanted)
+    if not kept.all():
+        notes.append(f"{int((~kept).sum()):,} rows without {label.name!r}: left out")
+    if date is not None:
+        undated = frame[date].isna().to_numpy() & kept
+        if undated.any():
+            notes.append(f"{int(undated.sum()):,} rows without {date!r}: left out")
+        kept &= ~undated
+    if label.task == "classes":
+        codes = label.values(wanted).numpy()
+        counts = np.bincount(codes[kept], minlength=len(label.classes))
+        if rare := [label.classes[each] for each in np.flatnonzero(counts < FEW)]:
+            notes.append(f"classes of fewer than {FEW} rows, left out: {', '.join(rare)}")
+            kept &= (counts >= FEW)[codes]
+    return np.flatnonzero(kept), notes
+
+
+def _ordered(frame: pd.DataFrame, kept: Places, date: str | None) -> tuple[Places, Any]:
+    """Places in order of time, and the day of each."""
+    if date is None:
+        return kept, np.arange(len(kept))
+    moments = frame[date]
+    if moments.dtype.kind not in "fM":
+        raise ValueError(f"date is {date!r}, a column of words: give one of dates or numbers")
+    order = np.argsort(moments.to_numpy(), kind="stable")
+    days = moments.dt.floor("D") if moments.dtype.kind == "M" else moments
+    return kept[order], days.to_numpy()[order]
+
+
+def _last(kept: Places, units: Any, wanted: Sequence[str]) -> dict[str, Places]:
+    """The last rows for each of the parts ``wanted``, the first of them the very last."""
+    parts = {}
+    for part in wanted:
+        starts = np.flatnonzero(units[1:] != units[:-1]) + 1
+        if not len(starts):
+            raise ValueError(f"all rows are of one date, so none are left for {part}: give others")
+        border = int(starts[np.abs(starts - (1 - HELD) * len(kept)).argmin()])
+        parts[part] = kept[border:]
+        kept, units = kept[:border], units[:border]
+    return {**parts, "train": kept}
+
+
+def _random(
+    frame: pd.DataFrame,
+    kept: Places,
+    label: Label,
+    groups: str | None,
+    given: dict[str, Rows],
+) -> dict[str, Places]:
+    """Random rows for each part that is not given, of each class the same share."""
+    wanted = frame[label.name]
+    classes = label.values(wanted) if label.task == "classes" else torch.zeros(len(kept)).long()
+    own = np.arange(len(kept)) if groups is None else frame[groups].factorize()[0]
+    parts, rest = {}, torch.arange(len(kept))
+    for part in ("test", "validation"):
+        if part in given:
+            continue
+        if groups is None:
+            chosen, others = stratified(classes[rest], HELD, 0, part)
+        else:
+            chosen, others = _whole_groups(own[rest.numpy()], part)
+        if not len(chosen) or not len(others):
+            raise ValueError(f"no rows are left for {part}: give more rows, or more groups")
+        parts[part], rest = kept[rest[chosen].numpy()], rest[others]
+    return {**parts, "train": kept[rest.numpy()]}
+
+
+def _whole_groups(groups: Any, part: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows of random groups that hold about `HELD` of them, and the others, each sorted."""
+    alone = np.where(groups < 0, groups.max() + 1 + np.arange(len(groups)), groups)
+    _, codes, sizes = np.unique(alone, return_inverse=True, return_counts=True)
+    order = rng.permutation(len(sizes), 0, part).numpy()
+    before = sizes[order].cumsum() - sizes[order]
+    mine = np.zeros(len(sizes), bool)
+    mine[order[before < HELD * len(groups)]] = True
+    chosen = torch.from_numpy(mine[codes])
+    return chosen.nonzero().squeeze(1), (~chosen).nonzero().squeeze(1)
