@@ -6,7 +6,7 @@ import json
 import math
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ CHECKOUT = None if _PARENT.name == "site-packages" else _PARENT
 """The folder that contains the package, unless it is installed."""
 
 
-def write_atomic(path: str | os.PathLike[str], content: bytes | str) -> Path:
+def write_atomic(path: str | os.PathLike[str], content: bytes | str | Iterable[bytes]) -> Path:
     """Write ``content`` to ``path`` atomically: a reader sees the old or the new file.
 
     Temporary file in the same folder, fsync, rename; missing folders are created. Raises
@@ -27,13 +27,16 @@ def write_atomic(path: str | os.PathLike[str], content: bytes | str) -> Path:
     path = Path(path).expanduser()
     if path.exists() and not path.is_file():  # the rename would replace a device
         raise ValueError(f"{path} is not a regular file, so it is not overwritten: choose another")
-    data = content.encode() if isinstance(content, str) else content
+    if isinstance(content, str):
+        content = content.encode()
+    parts = [content] if isinstance(content, bytes | bytearray | memoryview) else content
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         with os.fdopen(handle, "wb") as file:
-            file.write(data)
+            for part in parts:
+                file.write(part)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)

@@ -97,6 +97,7 @@ REGISTRIES: dict[str, dict[str, str]] = {
         "sound": "astkit.tasks.sound:sound",
     },
     "dataset": {
+        "bikes": "astkit.datasets.sources:load_bikes",
         "digits": "astkit.datasets.sources:load_digits",
         "cifar10": "astkit.datasets.sources:load_cifar10",
         "fashion_mnist": "astkit.datasets.sources:load_fashion_mnist",

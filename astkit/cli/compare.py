@@ -17,12 +17,13 @@ from astkit.names import REGISTRIES
 EXAMPLES = """\
 examples:
   astkit compare --dataset digits --policies auto infobatch
-  astkit compare --csv table.csv --target price --seeds 10 -o runs/price
-  astkit compare --csv sales.csv --target amount --in-order --policies aim
+  astkit compare --csv table.csv --label price --seeds 10 -o runs/price
+  astkit compare --csv sales.csv --label amount --date day --policies aim
 
 With -o, the same command continues a comparison that was interrupted, and one
 with more seeds or policies adds to it.
 """
+READING = ("label", "test", "task", "drop", "date", "in_order", "groups")
 POLICIES = ["auto", "cached_loss", "infobatch"]
 
 
@@ -35,12 +36,10 @@ def add_commands(commands: Any) -> None:
     task.add_argument("--dataset", default="digits", help=f"{names} (digits)")
     images = "train|val|test/<class>/, or <class>/"
     task.add_argument("--images", type=Path, metavar="FOLDER", help=images)
-    task.add_argument("--csv", type=Path, metavar="FILE", help="a table; needs --target")
+    table = "a table, CSV or parquet; needs --label"
+    task.add_argument("--csv", type=Path, metavar="FILE", help=table)
     task.add_argument("--text", type=Path, metavar="FILE", help="predict the next character")
-    target = "column of the table: decimals for a regression, else classes"
-    command.add_argument("--target", help=target)
-    newest = "rows of --csv are in order of time: validate and test on the last"
-    command.add_argument("--in-order", action="store_true", help=newest)
+    _add_reading(command.add_argument_group("how --csv is read"))
     command.add_argument("--size", type=int, default=32, help="pixels a side of --images (32)")
     command.add_argument(
         "--policies",
@@ -54,6 +53,21 @@ def add_commands(commands: Any) -> None:
     command.add_argument("--json", action="store_true", help="print the report as JSON")
     out = "folder for results, checkpoints and a page"
     command.add_argument("-o", "--out", type=Path, help=out)
+
+
+def _add_reading(group: Any) -> None:
+    group.add_argument("--label", metavar="COLUMN", help="column to be predicted")
+    group.add_argument("--test", type=Path, metavar="FILE", help="table of the test rows")
+    task = "by default up to 20 different whole numbers, and words, are classes"
+    group.add_argument("--task", choices=["regression", "classes"], help=task)
+    drop = "columns to leave out"
+    group.add_argument("--drop", nargs="+", default=[], metavar="COLUMN", help=drop)
+    date = "orders the rows: validate and test on the last days"
+    group.add_argument("--date", metavar="COLUMN", help=date)
+    newest = "rows are in order of time: validate and test on the last"
+    group.add_argument("--in-order", action="store_true", help=newest)
+    together = "names rows that depend on each other, as those of one patient"
+    group.add_argument("--groups", metavar="COLUMN", help=together)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -82,12 +96,15 @@ def _task(options: argparse.Namespace) -> dict[str, Any]:
     """The arguments of `compare` that define model and data."""
     from astkit.tasks import files, task
 
-    if (options.csv is None) != (options.target is None):
-        raise ValueError("--csv needs --target, the name of a column, and --target needs --csv")
-    if options.in_order and options.csv is None:
-        raise ValueError("--in-order says how the rows of --csv lie: give both, or neither")
+    reading = {name: getattr(options, name) for name in READING}
     if options.csv is not None:
-        return files.table(options.csv, options.target, options.in_order)
+        if options.label is None:
+            raise ValueError("--csv needs --label, the name of the column to be predicted")
+        return {"train": options.csv, **reading}
+    for name, value in reading.items():
+        if value:
+            option = f"--{name.replace('_', '-')}"
+            raise ValueError(f"{option} is of a table: give --csv too, or leave it out")
     if options.images is not None:
         return files.folder(options.images, options.size)
     if options.text is not None:

@@ -42,6 +42,7 @@ def run(options: argparse.Namespace) -> None:
 
     from astkit import rng
     from astkit.datasets.pools import read_pool
+    from astkit.datasets.table_reader import PACKED
     from astkit.files import write_atomic
     from astkit.gating.policies import aim
     from astkit.gating.policies.draws import draw_systematic
@@ -50,15 +51,22 @@ def run(options: argparse.Namespace) -> None:
         check_count("--rows", options.rows)
     if options.out.resolve() in (options.pool.resolve(), options.target.resolve()):
         raise ValueError(f"--out is {options.out}, which is read: name another file")
-    pool, target, lines, names = read_pool(options.pool, options.target, options.label)
-    pair = aim.pair(pool, target, seed=options.seed, classes=True)  # others are decimals
+    if options.out.suffix.lower() in PACKED:
+        raise ValueError(f"--out is {options.out}, but rows are written as they are: name a .csv")
+    pool = read_pool(options.pool, options.target, options.label)
+    for note in pool.notes:
+        say(note)
+    pair = aim.pair(pool.rows, pool.target, seed=options.seed, classes=True)  # others are decimals
     choice = aim.aimed(pair)
-    weights = torch.ones(len(pool)) if choice.weights is None else choice.weights
-    most = max(1, int(len(pool) / float(weights.max())))
+    count = len(pool.rows)
+    weights = torch.ones(count) if choice.weights is None else choice.weights
+    most = max(1, int(count / float(weights.max())))
     drawn = draw_systematic(weights, options.rows or most, rng.generator(options.seed, "select"))
     if pair.train.columns is not None and not pair.train.columns.all():
-        apart = (name for name, shared in zip(names, pair.train.columns, strict=True) if not shared)
+        apart = (
+            name for name, shared in zip(pool.names, pair.train.columns, strict=True) if not shared
+        )
         say(f"not compared, as pool and target have no values in common: {', '.join(apart)}")
     say(choice.forecast.sentence)
-    write_atomic(options.out, lines(drawn.sort().values))
-    say(f"{len(drawn):,} of {len(pool):,} rows in {options.out}")
+    write_atomic(options.out, pool.lines(drawn.sort().values))
+    say(f"{len(drawn):,} of {count:,} rows in {options.out}")

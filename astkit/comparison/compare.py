@@ -91,7 +91,7 @@ def compare(
         policies: names, mappings ``{"name": ..., argument: value}`` or `Policy` objects; each run
             uses a copy.
         epochs: of dense training; shorthand for ``budget=Budget(epochs=...)``; 5 by default, of a
-            table as many as make 1,000 steps.
+            table up to 20, until there are 1,000 steps.
         budget: of dense training, in epochs, steps or FLOPs. If FLOPs cannot be counted and are not
             given, the other methods train for as many seconds.
         seeds: how many, ``5`` for 0 to 4, or which; at least 2 for an interval, 5 for a table.

@@ -10,8 +10,8 @@ from typing import Any
 from astkit.datasets.table import Table
 from astkit.datasets.table_parts import divide_table
 
-EPOCHS, STEPS = 5, 1_000
-"""Of dense training, by default: five epochs of a small table would be few steps."""
+EPOCHS, MOST_EPOCHS, STEPS = 5, 20, 1_000
+"""Of dense training, by default: of a table up to 20 epochs, until there are 1,000 steps."""
 
 
 def with_table(data: Mapping[str, Any], *, label: str | None, **reading: Any) -> dict[str, Any]:
@@ -27,6 +27,8 @@ def with_table(data: Mapping[str, Any], *, label: str | None, **reading: Any) ->
     else:
         if given["train"] is None:
             given["make_model"], given["train"] = None, given["make_model"]
+        if given["train"] is None:
+            raise ValueError(f"train is missing: pass a table with the column {label!r}")
         given |= _divided(given, label, reading)
     train = given["train"]
     if not isinstance(train, Table):
@@ -41,11 +43,14 @@ def with_table(data: Mapping[str, Any], *, label: str | None, **reading: Any) ->
 
 
 def epochs_of(data: Any, batch_size: Any) -> int:
-    """`EPOCHS`; of a `Table` as many as have `STEPS` steps."""
+    """`EPOCHS`; of a `Table` as many as have `STEPS` steps, at most `MOST_EPOCHS`.
+
+    A small table is overfitted in more.
+    """
     if not isinstance(data, Table):
         return EPOCHS
     size = batch_size if isinstance(batch_size, int) and batch_size > 0 else 128
-    return max(EPOCHS, math.ceil(STEPS * size / len(data)))
+    return min(MOST_EPOCHS, max(EPOCHS, math.ceil(STEPS * size / len(data))))
 
 
 def _divided(given: Mapping[str, Any], label: str, reading: Mapping[str, Any]) -> dict[str, Table]:

@@ -26,6 +26,7 @@ from torch.utils.data import (
 
 from astkit.datasets.foreign import ForeignLoader, sampler_of
 from astkit.datasets.loader import Loader
+from astkit.datasets.table import Table
 from astkit.rng import restored
 
 NAMES = ("labels", "targets", "label")
@@ -123,6 +124,8 @@ def _hashed(data: Any) -> np.ndarray[Any, Any]:
     known = known and told and hasattr(data, "__getitem__")
     if not known or isinstance(data, IterableDataset):
         return np.empty(0, np.uint64)
+    if isinstance(data, Table):  # in which many rows may have the same few words
+        return data.hashes() if rows is None else data.hashes()[rows.numpy()]
     numbers = range(len(data)) if rows is None else rows.tolist()
     with restored():
         hashes = [_input_hash(data[row]) for row in numbers]

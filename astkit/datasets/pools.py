@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import codecs
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,123 +15,128 @@ from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from astkit.datasets.image_files import find_images, read_images
+from astkit.datasets.table_encoder import DAY
+from astkit.datasets.table_label import Label, without
+from astkit.datasets.table_reader import PACKED, TextSource, read_parquet, read_tables
 from astkit.datasets.texts import read_text
 
 if TYPE_CHECKING:
     import pandas as pd
 
 SIDE = 32  # pixels to which images are resized
-MANY = 100  # largest number of classes, or of words in a column, of a table
-Lines = Callable[[Tensor], str]
-"""The text of the chosen rows, int64 ``[n]``."""
+FOLDER, TABLE = "folder", "table"
+TABLES = (".csv", ".tsv", ".parquet")
 
 
-def read_pool(pool: Path, target: Path, label: str | None) -> tuple[Any, Any, Lines, list[str]]:
-    """Rows of the pool and of the target, what writes rows of the pool, and columns of inputs.
+class Pool(NamedTuple):
+    """What `astkit select` chooses from.
 
-    Raises ``ValueError`` for kinds that differ or are not known.
+    Attributes:
+        rows, target: data sets of one kind.
+        lines: the content of a file of chosen rows, by their numbers in ascending order.
+        names: of the columns of a table.
+        notes: what was left out of a table, as sentences.
     """
-    kinds = {"folder" if path.is_dir() else path.suffix.lower() for path in (pool, target)}
+
+    rows: Any
+    target: Any
+    lines: Callable[[Tensor], Iterable[bytes]]
+    names: Sequence[str] = ()
+    notes: Sequence[str] = ()
+
+
+def read_pool(pool: Path, target: Path, label: str | None) -> Pool:
+    """Rows of the pool and of the target; raises ``ValueError`` for kinds that are not the same."""
+    kinds = {_kind(path) for path in (pool, target)}
     kind = kinds.pop()
-    if kinds or kind not in (".csv", ".jsonl", ".txt", "folder"):
+    if kinds or kind not in (TABLE, ".jsonl", ".txt", FOLDER):
         raise ValueError(
-            f"{pool} and {target} are not both .csv, .jsonl or .txt files, or folders of images:"
-            " convert one of them"
+            f"{pool} and {target} are not both tables (.csv, .parquet), .jsonl or .txt files, or"
+            " folders of images: convert one of them"
         )
-    if kind == ".csv":
+    if kind == TABLE:
         return tables(pool, target, label)
     if label is not None:
-        raise ValueError(f"--label is {label!r}, but only a .csv has columns: leave it out")
-    content: Any = {"folder": read_folder, ".jsonl": objects, ".txt": texts}[kind]
+        raise ValueError(f"--label is {label!r}, but only a table has columns: leave it out")
+    content: Any = {FOLDER: read_folder, ".jsonl": objects, ".txt": texts}[kind]
     rows, lines = content(pool)
     wanted, _ = content(target)
     check_rows(pool, len(rows))
     check_rows(target, len(wanted))
     written = np.array(lines, object)
-    return rows, wanted, lambda chosen: "".join(f"{line}\n" for line in written[chosen.numpy()]), []
-
-
-def tables(pool: Path, target: Path, label: str | None) -> tuple[Any, Any, Lines, list[str]]:
-    """Tables with the columns of both; words become numbers, in both the same."""
-    import pandas as pd
-
-    # as one row of many, the header decides how long the others may be
-    plain, _ = (_cells(path, header=None, keep_default_na=False) for path in (pool, target))
-    frames = [_cells(path) for path in (pool, target)]
-    for path, frame in zip((pool, target), frames, strict=True):
-        check_rows(path, len(frame))
-    if set(frames[0]) != set(frames[1]):
-        differ = ", ".join(sorted(map(str, set(frames[0]) ^ set(frames[1]))))
-        raise ValueError(f"{pool} and {target} differ in the columns {differ}: give both the same")
-    both = pd.concat(frames, ignore_index=True)
-    if label is not None and label not in both:
-        raise ValueError(f"--label is {label!r}: choose one of {', '.join(map(str, both))}")
-    parts = [] if label is None else [_label(both.pop(label), label)]
-    if both.columns.empty:
-        raise ValueError(f"{pool} has no columns but the one of --label: give it others")
-    parts.insert(0, torch.tensor(both.apply(_numbers).to_numpy("float32")))
-    count = len(frames[0])
-    train, wanted = (
-        TensorDataset(*(part[rows] for part in parts))
-        for rows in (slice(count), slice(count, None))
+    return Pool(
+        rows, wanted, lambda chosen: (f"{line}\n".encode() for line in written[chosen.numpy()])
     )
 
-    def lines(rows: Tensor) -> str:
-        written: str = plain.iloc[[0, *(rows + 1).tolist()]].to_csv(index=False, header=False)
-        return written
 
-    return train, wanted, lines, list(map(str, both))
-
-
-def _cells(path: Path, **options: Any) -> pd.DataFrame:
-    """The cells of a table as they are written, strings."""
-    import pandas as pd
-
-    try:
-        return pd.read_csv(path, dtype=str, **options)
-    except ValueError as error:  # also pandas' own
-        raise ValueError(
-            f"{path} is no table in UTF-8 whose rows are as long as its header"
-            f" ({str(error).strip()}): write it anew"
-        ) from None
+def _kind(path: Path) -> str:
+    if path.is_dir():
+        return FOLDER
+    suffixes = path.with_suffix("").suffix if path.suffix.lower() in PACKED else path.suffix
+    return TABLE if suffixes.lower() in TABLES else suffixes.lower()
 
 
-def _numbers(cells: pd.Series[Any]) -> pd.Series[Any]:
-    """Numbers that are written in ``cells``; if any is another word, all words are numbered."""
-    import pandas as pd
+def tables(pool: Path, target: Path, label: str | None) -> Pool:
+    """Tables that are read alike, see `read_table`: numbers, dates as days, words by number.
 
-    numbers = pd.to_numeric(cells, errors="coerce")
-    if not numbers.isna().equals(cells.isna()):
-        numbers = pd.Series(pd.factorize(cells, sort=True)[0], cells.index)
-    return numbers
+    Words that the pool does not have are missing values. Rows without the label are left out.
+    """
+    needed = [] if label is None else [label]
+    rows, others = read_tables(pool, {"target": target}, needed=needed, needed_of_others=needed)
+    wanted = others["target"]
+    notes = [*rows.notes, *(f"target: {note}" for note in wanted.notes)]
+    both, parts = [rows, wanted], []
+    if label is not None:
+        kind = Label.of(rows.frame[label], label)
+        for place, each in enumerate(both):
+            known = kind.known(each.frame[label])
+            if not known.all():
+                notes.append(without(label, int((~known).sum())))
+            both[place] = each.take(np.flatnonzero(known))
+        parts = [kind.values(each.frame[label]) for each in both]
+        if kind.task == "regression":
+            parts = [part[:, None] for part in parts]
+    frames = [each.frame.drop(columns=needed) for each in both]
+    if frames[0].columns.empty:
+        raise ValueError(f"{pool} has no columns but the one of --label: give it others")
+    inputs = [_matrix(frame, frames[0]) for frame in frames]
+    columns = [inputs, parts] if parts else [inputs]
+    train, held = (TensorDataset(*each) for each in zip(*columns, strict=True))
+    lines = partial(_written, pool, rows.encoding, both[0].numbers)
+    return Pool(train, held, lines, list(map(str, frames[0])), notes)
+
+
+def _matrix(frame: pd.DataFrame, pool: pd.DataFrame) -> Tensor:
+    """Float32 ``[rows, columns]``, with NaN for missing cells and for words that ``pool`` lacks."""
+    columns = []
+    for name in pool:
+        column = frame[name]
+        if column.dtype.kind == "M":
+            moments = column.to_numpy("datetime64[ns]")
+            values = np.where(np.isnat(moments), np.nan, moments.astype("int64") / DAY)
+        elif column.dtype.kind == "f":
+            values = column.to_numpy("float64")
+        else:
+            codes = column.cat.set_categories(pool[name].cat.categories).cat.codes
+            values = np.where(codes < 0, np.nan, codes)
+        columns.append(torch.from_numpy(values.astype(np.float32)))
+    return torch.stack(columns, 1)
+
+
+def _written(
+    path: Path, encoding: str, numbers: np.ndarray[Any, Any], chosen: Tensor
+) -> Iterable[bytes]:
+    """Rows as they are in the file, also their quotes and line ends, read once more."""
+    rows = numbers[chosen.numpy()]
+    if path.suffix.lower() == ".parquet":
+        return [read_parquet(path).iloc[rows].to_parquet()]
+    return codecs.iterencode(TextSource(path, encoding).texts(rows.tolist()), encoding)
 
 
 def check_rows(path: Path, rows: int) -> None:
     """Raise ``ValueError`` for a file without rows."""
     if not rows:
         raise ValueError(f"{path} has no rows: give another file")
-
-
-def _label(values: pd.Series[Any], name: str) -> Tensor:
-    import pandas as pd
-
-    if values.isna().any():
-        raise ValueError(f"column {name!r} has missing values: fill them in, or drop the rows")
-    values = _numbers(values)
-    if pd.api.types.is_float_dtype(values):
-        return torch.tensor(values.to_numpy("float32"))[:, None]
-    codes, names = pd.factorize(values, sort=True)
-    check_classes(name, len(names))
-    return torch.tensor(codes).long()
-
-
-def check_classes(column: str, classes: int) -> None:
-    """Raise ``ValueError`` for more than `MANY` classes."""
-    if classes > MANY:
-        raise ValueError(
-            f"column {column!r} has {classes} classes, more than {MANY}: write the numbers with a"
-            " decimal point for a regression, or give another column"
-        )
 
 
 def read_folder(folder: Path) -> tuple[TensorDataset, list[str]]:

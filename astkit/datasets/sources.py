@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
 import numpy as np
 import torch
@@ -18,11 +18,16 @@ from torch import Tensor
 
 from astkit.datasets.image_files import decode, find_images, read_images
 from astkit.datasets.images import Images
-from astkit.files import CHECKOUT
+from astkit.files import CHECKOUT, shipped
 from astkit.names import resolve
 from astkit.rng import permutation
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 Parts = tuple[Images, Images | None]
+BIKES = "bikes.csv.gz"
+RECENT, LATER = 274, 305  # first day of October 2011, and of November
 DATA = "ASTKIT_DATA"  # environment variable: a folder of datasets
 INPUT = "ASTKIT_INPUT"  # environment variable: input folder instead of Kaggle's
 DEPTH = 6  # Kaggle mounts at datasets/<owner>/<slug>/, and datasets may contain subfolders
@@ -32,21 +37,43 @@ VALIDATION, TEST = 0.1, 0.2  # shares of the rows of a split
 AGAIN = "fetch the data again"
 
 
+class Bikes(NamedTuple):
+    """Bikes rented in each hour of 2011, in order of time; ``bikers`` is the label.
+
+    ``train``: January to September, ``recent``: October, ``test``: November and December.
+    """
+
+    train: pd.DataFrame
+    recent: pd.DataFrame
+    test: pd.DataFrame
+
+
+@overload
+def load(  # type: ignore[overload-overlap]
+    name: Literal["bikes"], root: str | Path | None = None
+) -> Bikes: ...
+
+
+@overload
 def load(
-    name: str = "digits",
-    root: str | Path | None = None,
-    *,
-    size: int | None = None,
-) -> Parts:
+    name: str = "digits", root: str | Path | None = None, *, size: int | None = None
+) -> Parts: ...
+
+
+def load(
+    name: str = "digits", root: str | Path | None = None, *, size: int | None = None
+) -> Parts | Bikes:
     """Training and test part of dataset ``name``; the test part is ``None`` if there is none.
 
     ``"digits"``: 1,797 images of 8x8 pixels, included in scikit-learn. ``"cifar10"`` and
     ``"fashion_mnist"``: searched in `search_places`. ``"folders"``: images in and below
     ``root/<class>/`` or ``root/train|test/<class>/``; ``size`` resizes to that many pixels per
-    side. Raises ``FileNotFoundError`` for missing data, with every path tried, and ``ValueError``
-    for damaged files, unknown names and arguments that do not apply.
+    side. ``"bikes"``: a table, included, as three DataFrames, see `Bikes`.
+
+    Raises ``FileNotFoundError`` for missing data, with every path tried, and ``ValueError`` for
+    damaged files, unknown names and arguments that do not apply.
     """
-    read: Callable[[Path | None, int | None], Parts] = resolve("dataset", name)
+    read: Callable[[Path | None, int | None], Parts | Bikes] = resolve("dataset", name)
     if size is not None and (name != "folders" or size < 1):
         raise ValueError(
             f"size is {size} for {name!r}; pass 1 or more pixels, and only to 'folders'."
@@ -64,6 +91,18 @@ def load_digits(root: Path | None, size: int | None) -> Parts:
     pixels = torch.from_numpy(bunch.images * (255 / 16)).round().to(torch.uint8)
     labels = torch.from_numpy(bunch.target).long()
     return Images(pixels[:, None], labels, tuple("0123456789"), "digits"), None
+
+
+def load_bikes(root: Path | None, size: int | None) -> Bikes:
+    """The hours of 2011 of UCI's Bike Sharing data, see data/README.md."""
+    import pandas as pd
+
+    if root is not None:
+        raise ValueError(f"root is {str(root)!r}, but 'bikes' come with astkit; omit it.")
+    hours = pd.read_csv(shipped(f"data/{BIKES}"))
+    days = hours["day"]
+    parts = (days < RECENT, (days >= RECENT) & (days < LATER), days >= LATER)
+    return Bikes(*(hours[part].reset_index(drop=True) for part in parts))
 
 
 # --- folders of images -----------------------------------------------------------------------
@@ -302,7 +341,10 @@ def split(
     no test part. Each class contributes the same share of its rows, to the nearest row. Raises the
     errors of ``load``, and ``ValueError`` for an empty part.
     """
-    train, test = load(name, root, size=size)
+    loaded = load(name, root, size=size)
+    if isinstance(loaded, Bikes):
+        raise ValueError("'bikes' are divided by time already: pass them to astkit.compare.")
+    train, test = loaded
     if test is None:
         test, train = carve(train, TEST, "test", seed)
     chosen, train = carve(train, VALIDATION, "validation", seed)

@@ -15,29 +15,32 @@ from torch.utils.data import Dataset
 from astkit.datasets.table_cells import Column
 from astkit.datasets.table_copies import columns_with_label
 from astkit.datasets.table_encoder import TableEncoder
-from astkit.datasets.table_label import Label
-from astkit.datasets.table_reader import Rows, read_table
+from astkit.datasets.table_label import Label, without
+from astkit.datasets.table_reader import TableRows, read_table
 
 if TYPE_CHECKING:
     import pandas as pd
 
-NAMED = 5
+NAMED = 3
 """Words of a column, and classes, that a note names."""
 WIDTH = 64
 """Hidden units of the model to begin with."""
 
 
 class Table(Dataset[tuple[Tensor, Tensor]]):
-    """Rows of a table, ``(inputs, label)``: float32 ``[inputs]`` and a number or a class.
+    """TableRows of a table, ``(inputs, label)``: float32 ``[inputs]`` and a number or a class.
 
     Numbers and codes of words are stored; words become columns when rows are read. ::
 
-        train = astkit.Table("old.csv", label="price")
-        test = astkit.Table("new.csv", like=train)
-        trainer = astkit.Trainer(train.model(), train, test, **train.objective)
+        from astkit.datasets import load
+
+        bikes = load("bikes")
+        train = Table(bikes.train, label="bikers")  # or the path of a CSV or parquet file
+        recent = Table(bikes.recent, like=train)
+        Trainer(train.model(), train, recent, epochs=1, **train.objective).run()
 
     Args:
-        source: path of a CSV or parquet file, a DataFrame, or `Rows`; see `read_table`.
+        source: path of a CSV or parquet file, a DataFrame, or `TableRows`; see `read_table`.
         label: name of the column to be predicted.
         like: another `Table`, whose label, columns and encoding hold; the label may be missing.
         encoder: a scikit-learn transformer of the typed frame in place of `TableEncoder`; a copy
@@ -56,7 +59,7 @@ class Table(Dataset[tuple[Tensor, Tensor]]):
         rows: int64 ``[rows]``, the number of each row in the source.
         notes: what was left out, as sentences.
 
-    Rows without a label are left out where others have one, and so are columns that hold the label
+    TableRows without a label are left out where others have one, and so are columns that hold the label
     and columns without a value. Raises ``ValueError`` for a table that cannot be read, an unknown
     column, and a label of one value, of dates, or of more than 100 words.
     """
@@ -79,7 +82,7 @@ class Table(Dataset[tuple[Tensor, Tensor]]):
         if (label is None) == (like is None):
             raise ValueError("label and like: give the name of a column, or a Table to be read as")
         rows = source
-        if not isinstance(source, Rows):
+        if not isinstance(source, TableRows):
             needed = [each for each in (label, groups) if each is not None]
             columns = None if like is None else like.columns
             rows = read_table(source, columns, needed=needed, drop=drop)
@@ -118,13 +121,13 @@ class Table(Dataset[tuple[Tensor, Tensor]]):
         if self.labelled and not known.all():
             missing = wanted.isna().to_numpy()
             if missing.any():
-                self.notes.append(f"{int(missing.sum()):,} rows without {name!r}: left out")
+                self.notes.append(without(name, int(missing.sum())))
             new = wanted[~known & ~missing].unique()
             if len(new):
                 self.notes.append(
                     f"classes that no training row has, left out: {_named(list(map(str, new)))}"
                 )
-            self.rows = self.rows[torch.from_numpy(known)]
+            self.rows = self.rows[np.flatnonzero(known)]
             frame, wanted = frame[known].reset_index(drop=True), wanted[known]
         self.values = self.label.values(wanted)
         return frame
@@ -206,6 +209,14 @@ class Table(Dataset[tuple[Tensor, Tensor]]):
     def __getitems__(self, rows: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
         return list(zip(*self[torch.as_tensor(rows)], strict=True))
 
+    def hashes(self) -> np.ndarray[Any, Any]:
+        """A hash of inputs and label of each row, ``[rows]``, the same in tables read alike."""
+        import pandas as pd
+
+        label = pd.Series(self.values.numpy(), name=self.label.name)
+        columns = pd.concat([self.frame, label], axis=1)
+        return pd.util.hash_pandas_object(columns, index=False).to_numpy(np.uint64)
+
     def take(self, rows: Tensor) -> Self:
         """The selected ``rows``, int64 ``[n]``."""
         taken = copy.copy(self)
@@ -244,19 +255,17 @@ class Table(Dataset[tuple[Tensor, Tensor]]):
         Of a regression the squared error in units of the label's variance, and the RMSE in the
         label's unit; of classes their defaults, cross-entropy and accuracy.
         """
-        from astkit.trainers.evaluation import Metric
-
         if self.label.task == "classes":
             return {}
         return {
-            "criterion": partial(squared_error, deviation=self.label.deviation),
-            "metrics": Metric("RMSE", RootMeanSquare(), higher_is_better=False),
+            "criterion": partial(scaled_error, deviation=self.label.deviation),
+            "metrics": {"RMSE": RootMeanSquare()},
         }
 
 
 def _named(names: Sequence[str]) -> str:
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return ", ".join(names[:NAMED]) + more
+    return ", ".join(map(repr, names[:NAMED])) + more
 
 
 def _group_names(column: pd.Series[Any]) -> np.ndarray[Any, Any]:
@@ -301,13 +310,15 @@ def _in_units(make_model: Callable[[], nn.Module], label: Label) -> nn.Module:
     return nn.Sequential(make_model(), InUnits(label))
 
 
-def squared_error(outputs: Tensor, targets: Tensor, deviation: float = 1.0) -> Tensor:
+def scaled_error(outputs: Tensor, targets: Tensor, deviation: float = 1.0) -> Tensor:
     """Squared error of each row in units of ``deviation``, ``[rows]``."""
     return ((outputs.reshape(targets.shape) - targets) / deviation).square()
 
 
 class RootMeanSquare:
     """Root of the mean squared error, in the unit of the label."""
+
+    higher_is_better = False
 
     def __init__(self) -> None:
         self.sums: list[Tensor] = []

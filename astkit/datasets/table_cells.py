@@ -201,8 +201,9 @@ def _formats(words: Sequence[str]) -> list[str]:
 class Scan:
     """What the cells of a column may be, from one look at each."""
 
-    def __init__(self, comma: bool, nameless: bool) -> None:
+    def __init__(self, comma: bool, nameless: bool, like: Column | None = None) -> None:
         self.comma = comma  # whether the file's separator suggests decimal commas
+        self.like = like  # how the column was read in a table before
         self.rows = self.cells = 0
         self.plain = self.points = 0  # numbers without a unit; those that a comma would forbid
         self.written: Counter[tuple[str, bool]] = Counter()  # others, by unit and decimal comma
@@ -218,7 +219,8 @@ class Scan:
         if is_typed(cells):
             self.typed = Column(typed_as(cells))
             return
-        if not self.comma and _plain(cells) is not None:
+        commas = self.comma or (self.like is not None and self.like.comma)
+        if not commas and _plain(cells) is not None:
             self.cells += len(cells)
             self.plain += len(cells)
             return
@@ -235,7 +237,7 @@ class Scan:
                 parsed = _parse(words[place], comma)
                 if parsed is not None:
                     self.written[parsed[1], comma] += int(counts[place])
-        if self.comma or any(comma for _, comma in self.written):
+        if commas or any(comma for _, comma in self.written):
             for place in np.flatnonzero(plain).tolist():
                 if "." in words[place] and _parse(words[place], True) is None:
                     self.points += int(counts[place])
@@ -258,27 +260,49 @@ class Scan:
     def _add_dates(self, words: Words, counts: np.ndarray[Any, Any]) -> None:
         if self.formats is None and len(words):
             self.formats = _formats(words[:50].tolist())
+            if self.like is not None and self.like.kind == "date":
+                self.formats = list(dict.fromkeys([self.like.format, *self.formats]))
         for form in self.formats or ():
             self.dates[form] += int(counts[~np.isnat(_dates(words, form))].sum())
 
     def decide(self) -> Column:
-        """How the column is read."""
+        """How the column is read.
+
+        What was a number or date before is one, maybe written otherwise.
+        """
+        like, own = self.like, self._own()
+        if like is None or own == like:
+            return own
+        if own.kind != like.kind or own.unit != like.unit or self._cells_of(like) >= self._least:
+            return like
+        return own
+
+    def _own(self) -> Column:
         if self.typed is not None:
             return self.typed
-        least = NUMBERS * self.cells
-        known = {Column("number"): self.plain}
-        for (unit, comma), count in self.written.items():
-            plain = self.plain - (self.points if comma else 0)
-            known[Column("number", comma, unit)] = count + plain
+        readings = [Column("number")]
+        readings += [Column("number", comma, unit) for unit, comma in self.written]
         # of readings that explain as many cells, the decimal sign that goes with the separator
-        best = max(known, key=lambda each: (known[each], each.comma == self.comma))
-        if known[best] >= least:
+        best = max(readings, key=lambda each: (self._cells_of(each), each.comma == self.comma))
+        if self._cells_of(best) >= self._least:
             return best
         if self.dates and self.cells:
             form, count = self.dates.most_common(1)[0]
-            if count >= least:
+            if count >= self._least:
                 return Column("date", format=form)
         return Column("words")
+
+    @property
+    def _least(self) -> float:
+        """Cells that a reading has to explain."""
+        return NUMBERS * self.cells
+
+    def _cells_of(self, column: Column) -> int:
+        """Cells that are numbers or dates as ``column`` writes them."""
+        if column.kind == "date":
+            return self.dates[column.format]
+        plain = self.plain - (self.points if column.comma else 0)
+        return self.written[column.unit, column.comma] + plain
 
     def counts_rows(self) -> bool:
         """Whether the cells are the numbers of the rows, from 0 or 1."""

@@ -94,7 +94,7 @@ class TableEncoder:
                 moments = column.to_numpy("datetime64[ns]")
                 days = np.where(np.isnat(moments), np.nan, moments.astype("int64") / DAY)
                 yield f"{name} day", days, True
-                for part in ("weekday", "month", *(["hour"] if name in self._hours else [])):
+                for part in ("day_of_week", "month", *(["hour"] if name in self._hours else [])):
                     values = getattr(column.dt, part).to_numpy("float64", na_value=np.nan)
                     yield f"{name} {part}", values, False
 

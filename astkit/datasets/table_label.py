@@ -103,6 +103,11 @@ class Label:
         return places[codes]
 
 
+def without(name: str, rows: int) -> str:
+    """A note about rows that lack a cell."""
+    return f"{rows:,} row{'s' if rows > 1 else ''} without {name!r}: left out"
+
+
 def _numbered(column: pd.Series[Any]) -> tuple[np.ndarray[Any, Any], list[str]]:
     """The number of each cell, -1 where it is missing, and the name of each number."""
     codes, values = column.factorize()

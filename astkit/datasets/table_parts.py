@@ -11,8 +11,8 @@ import torch
 from astkit import rng
 from astkit.datasets.sources import stratified
 from astkit.datasets.table import Table
-from astkit.datasets.table_label import Label
-from astkit.datasets.table_reader import Rows, read_table
+from astkit.datasets.table_label import Label, without
+from astkit.datasets.table_reader import TableRows, read_tables
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,9 +21,9 @@ Places = np.ndarray[Any, np.dtype[np.int64]]
 HELD = 0.15
 """Share of the test rows, and of the validation rows of those that the test leaves."""
 FEWEST = 20
-"""Rows of a table."""
+"""TableRows of a table."""
 FEW = 3
-"""Rows of a class, one for each part."""
+"""TableRows of a class, one for each part."""
 
 
 class TableParts(NamedTuple):
@@ -65,12 +65,21 @@ def divide_table(
         date: column of dates or numbers that orders the rows; it is an input unless it is dropped.
         label, task, drop, groups: see `Table`.
 
-    Rows without a label or date, and classes of fewer than `FEW` rows, are left out and named in
+    TableRows without a label or date, and classes of fewer than `FEW` rows, are left out and named in
     the notes. Raises ``ValueError`` with all problems of the files.
     """
-    rows, given = _read(source, label, {"validation": validation, "test": test}, drop, date, groups)
     if date is not None and in_order:
         raise ValueError("date and in_order both order the rows: give one of them")
+    if label in drop:
+        raise ValueError(f"drop holds the label {label!r}: leave it out there")
+    needed = [each for each in (label, date, groups) if each is not None]
+    rows, given = read_tables(
+        source,
+        {"validation": validation, "test": test},
+        needed=needed,
+        needed_of_others=[label],
+        drop=[each for each in drop if each not in needed],
+    )
     whole = Label.of(rows.frame[label], label, task)
     kept, notes = _kept(rows.frame, whole, date)
     if len(kept) < FEWEST:
@@ -94,56 +103,23 @@ def divide_table(
     return TableParts(train, **tables)
 
 
-def _read(
-    source: Any,
-    label: str,
-    others: dict[str, Any],
-    drop: Sequence[str],
-    date: str | None,
-    groups: str | None,
-) -> tuple[Rows, dict[str, Rows]]:
-    """The rows of all files; raises ``ValueError`` with the problems of each."""
-    problems = []
-    needed = [each for each in (label, date, groups) if each is not None]
-    if label in drop:
-        problems.append(f"drop holds the label {label!r}: leave it out there")
-    unread = [each for each in drop if each not in needed]
-    first = None
-    try:
-        first = read_table(source, needed=needed, drop=unread)
-    except ValueError as error:
-        problems.append(str(error))
-    columns = None if first is None else first.columns
-    given = {}
-    for part, other in others.items():
-        if other is None:
-            continue
-        try:
-            given[part] = read_table(other, columns, needed=[label])
-        except ValueError as error:
-            problems.append(f"{part}: {error}")
-    if problems or first is None:
-        raise ValueError("\n".join(problems))
-    return first, given
-
-
 def _kept(frame: pd.DataFrame, label: Label, date: str | None) -> tuple[Places, list[str]]:
     """Places of the rows that are used, and notes about others."""
     wanted, notes = frame[label.name], []
     kept = label.known(wanted)
     if not kept.all():
-        notes.append(f"{int((~kept).sum()):,} rows without {label.name!r}: left out")
+        notes.append(without(label.name, int((~kept).sum())))
     if date is not None:
         undated = frame[date].isna().to_numpy() & kept
         if undated.any():
-            notes.append(f"{int(undated.sum()):,} rows without {date!r}: left out")
-        kept &= ~undated
+            notes.append(without(date, int(undated.sum())))
+        kept = kept & ~undated
     if label.task == "classes":
         codes = label.values(wanted).numpy()
         counts = np.bincount(codes[kept], minlength=len(label.classes))
         if rare := [label.classes[each] for each in np.flatnonzero(counts < FEW)]:
             notes.append(f"classes of fewer than {FEW} rows, left out: {', '.join(rare)}")
-            kept &= (counts >= FEW)[codes]
+            kept = kept & (counts >= FEW)[codes]
     return np.flatnonzero(kept), notes
 
 
@@ -177,7 +153,7 @@ def _random(
     kept: Places,
     label: Label,
     groups: str | None,
-    given: dict[str, Rows],
+    given: dict[str, TableRows],
 ) -> dict[str, Places]:
     """Random rows for each part that is not given, of each class the same share."""
     wanted = frame[label.name]
@@ -198,7 +174,7 @@ def _random(
 
 
 def _whole_groups(groups: Any, part: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows of random groups that hold about `HELD` of them, and the others, each sorted."""
+    """TableRows of random groups that hold about `HELD` of them, and the others, each sorted."""
     alone = np.where(groups < 0, groups.max() + 1 + np.arange(len(groups)), groups)
     _, codes, sizes = np.unique(alone, return_inverse=True, return_counts=True)
     order = rng.permutation(len(sizes), 0, part).numpy()

@@ -7,6 +7,7 @@ is named: faults of the file in one error, cells that count as missing in notes.
 from __future__ import annotations
 
 import bz2
+import codecs
 import csv
 import gzip
 import io
@@ -38,7 +39,7 @@ LARGEST = 3.4e38
 SHOWN, LISTED = 5, 30
 """Faults of a kind, and names of columns, that a message holds."""
 CHUNK = 20_000
-"""Rows whose cells are in memory at once."""
+"""TableRows whose cells are in memory at once."""
 PACKED: Mapping[str, Callable[..., Any]] = {
     ".gz": gzip.open,
     ".bz2": bz2.open,
@@ -48,7 +49,7 @@ SEPARATORS = ",;\t|"
 
 
 @dataclass
-class Rows:
+class TableRows:
     """A table that was read.
 
     Attributes:
@@ -57,6 +58,7 @@ class Rows:
         notes: sentences about cells and columns that were left out.
         lacking: columns that were asked for and that the table has not: all cells are missing.
         numbers: int64 ``[rows]``, the number of each row in the source.
+        encoding: of a text file.
     """
 
     frame: pd.DataFrame
@@ -64,11 +66,12 @@ class Rows:
     numbers: np.ndarray[Any, np.dtype[np.int64]]
     notes: list[str] = field(default_factory=list)
     lacking: list[str] = field(default_factory=list)
+    encoding: str = ""
 
-    def take(self, rows: np.ndarray[Any, Any]) -> Rows:
+    def take(self, rows: np.ndarray[Any, Any]) -> TableRows:
         """The selected ``rows``, int ``[n]``, without the notes."""
         frame = self.frame.iloc[rows].reset_index(drop=True)
-        return Rows(frame, self.columns, self.numbers[rows])
+        return TableRows(frame, self.columns, self.numbers[rows])
 
 
 def read_table(
@@ -77,7 +80,7 @@ def read_table(
     *,
     needed: Sequence[str] = (),
     drop: Sequence[str] = (),
-) -> Rows:
+) -> TableRows:
     """Read a CSV or parquet file, or a DataFrame.
 
     A CSV may have any of the usual separators, decimal commas, a byte order mark, and be packed by
@@ -111,6 +114,37 @@ def read_table(
     raise ValueError(f"{path} is no text: give a CSV or parquet file, or a DataFrame")
 
 
+def read_tables(
+    source: Any,
+    others: Mapping[str, Any],
+    *,
+    needed: Sequence[str] = (),
+    needed_of_others: Sequence[str] = (),
+    drop: Sequence[str] = (),
+) -> tuple[TableRows, dict[str, TableRows]]:
+    """Read a table, and ``others`` by name, those that are not ``None``, alike.
+
+    Raises ``ValueError`` with the faults of all of them.
+    """
+    problems: list[str] = []
+    first: TableRows | None = None
+    read: dict[str, TableRows] = {}
+    try:
+        first = read_table(source, needed=needed, drop=drop)
+    except ValueError as error:
+        problems.append(str(error))
+    columns = None if first is None else first.columns
+    for name, other in others.items():
+        try:
+            if other is not None:
+                read[name] = read_table(other, columns, needed=needed_of_others)
+        except ValueError as error:
+            problems.append(f"{name}: {error}")
+    if first is None or problems:
+        raise ValueError("\n".join(problems))
+    return first, read
+
+
 def read_parquet(path: Path) -> pd.DataFrame:
     """The frame in a parquet file, for which pandas needs another package."""
     import pandas as pd
@@ -129,11 +163,12 @@ def _read(
     columns: Mapping[str, Column] | None,
     needed: Sequence[str],
     drop: Sequence[str],
-) -> Rows:
+) -> TableRows:
     """Decide about the columns in one pass, and convert them in another."""
     import pandas as pd
 
-    scans = [Scan(source.comma, _is_nameless(each)) for each in source.names]
+    before = columns or {}
+    scans = [Scan(source.comma, _is_nameless(each), before.get(each)) for each in source.names]
     rows = 0
     for cells in source.chunks():
         for scan, part in zip(scans, cells, strict=True):
@@ -152,13 +187,13 @@ def _read(
     if columns is not None:
         if further := [each for each in decided if each not in columns]:
             notes.append(f"{name} has further columns, left out: {_listed(further)}")
-        decided = {each: columns[each] for each in decided if each in columns}
+        decided = {each: column for each, column in decided.items() if each in columns}
     whole, stray = _converted(source, names, decided)
     for each, values in whole.items():
         if decided[each].kind == "number":
             faults += _too_large(each, values)
     if faults:
-        listed = "".join(f"\n- {fault}" for fault in faults)
+        listed = f" {faults[0]}" if len(faults) == 1 else "".join(f"\n- {each}" for each in faults)
         raise ValueError(f"{name} cannot be read:{listed}")
     notes += source.notes
     notes += [_stray(each, odd, decided[each]) for each, odd in stray.items() if odd]
@@ -168,7 +203,7 @@ def _read(
             whole[each], decided[each] = _joined([empty], columns[each]), columns[each]
         decided = {each: decided[each] for each in columns}
     frame = pd.DataFrame({each: whole[each] for each in decided}, copy=False)
-    return Rows(frame, decided, np.arange(rows), notes, lacking)
+    return TableRows(frame, decided, np.arange(rows), notes, lacking, source.encoding)
 
 
 def _converted(
@@ -253,8 +288,10 @@ def _joined(parts: list[Any], column: Column) -> Any:
 def encodings(path: Path) -> tuple[str, ...]:
     """Encodings that a file may have, the most likely first."""
     with opened(path, "rb") as file:
-        mark = file.read(2)
-    return ("utf-16",) if mark in (b"\xff\xfe", b"\xfe\xff") else ("utf-8-sig", "cp1252")
+        start = file.read(3)
+    if start[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+        return ("utf-16",)
+    return ("utf-8-sig" if start == codecs.BOM_UTF8 else "utf-8", "cp1252")
 
 
 def opened(path: Path, mode: str, **options: Any) -> Any:
@@ -306,6 +343,7 @@ class TextSource:
         lines: list[str] = []
         next(self._records(lines))
         yield _ended(lines)
+        lines.clear()
         wanted = iter([*rows, -1])
         place = next(wanted)
         for number, _ in enumerate(self._rows(lines)):
@@ -322,6 +360,8 @@ class TextSource:
         repeated = 0
         records = self._records(lines)
         header = next(records)
+        if lines is not None:
+            lines.clear()
         try:
             for number, record in enumerate(records, 1):
                 if len(record) == len(header) and record != header:
@@ -339,7 +379,8 @@ class TextSource:
             more = f" and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
             self.faults.append(f"its header has {len(header)} names, but {shown} cells{more}")
         if repeated:
-            self.notes.append(f"{repeated} rows repeat the header: left out")
+            rows = "1 row repeats" if repeated == 1 else f"{repeated} rows repeat"
+            self.notes.append(f"{rows} the header: left out")
 
     def _records(self, lines: list[str] | None = None) -> Iterator[list[str]]:
         """The header and the rows that are not empty, without empty cells beyond the header.
@@ -390,7 +431,7 @@ def _separator(sample: str) -> str:
 class _FrameSource:
     """The columns of a DataFrame: numbers and dates as they are, others as they are written."""
 
-    comma = False
+    comma, encoding = False, ""
 
     def __init__(self, frame: pd.DataFrame) -> None:
         self.names = [str(name).strip() for name in frame]

@@ -1,4 +1,4 @@
-"""Parts that tasks share: data sets of columns, splits, standardised values, an MLP, attention."""
+"""Parts that tasks share: data sets of columns, splits, an MLP, attention."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import copy
 from collections.abc import Callable, Iterable
 from typing import Any, Self
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
 from astkit.datasets import stratified
-from astkit.trainers import Budget, Metric, TrainConfig
+from astkit.trainers import Budget, TrainConfig
 
 Arguments = dict[str, Any]
 PARTS = ("train", "validation", "test")
@@ -55,16 +54,6 @@ def split_rows(
     return rest[train], rest[held], tested
 
 
-def consecutive(labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Rows of the three `PARTS` in their order, int64, in the shares of `split_rows`."""
-    tested = round(HELD * len(labels))
-    held = round(HELD * (len(labels) - tested))
-    train, validation, test = torch.arange(len(labels)).split(
-        [len(labels) - tested - held, held, tested]
-    )
-    return train, validation, test
-
-
 def small_task(
     data: Labelled,
     rows: Iterable[Tensor],
@@ -81,23 +70,6 @@ def small_task(
         "batch_size": batch_size,
         "budget": Budget(epochs=epochs),
     }
-
-
-def standardised(values: Tensor, train: Tensor) -> Tensor:
-    """``values``, float32, with mean 0 and standard deviation 1 over the rows ``train``."""
-    mean, std = values[train].mean(0), values[train].std(0)
-    return ((values - mean) / torch.where(std > 0, std, 1.0)).float()
-
-
-def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Mean of ``(outputs - targets)**2`` over the values of a row, ``[rows]``."""
-    return (outputs.reshape(targets.shape) - targets).square().reshape(len(targets), -1).mean(1)
-
-
-def regression() -> Arguments:
-    """Criterion and metric of a regression."""
-    metric = Metric("squared error", squared_error, higher_is_better=False)
-    return {"criterion": squared_error, "metrics": metric}
 
 
 def mlp(inputs: int, outputs: int) -> nn.Module:

@@ -2,9 +2,9 @@
 
 import json
 import sys
+from pathlib import Path
 
 import pytest
-import torch
 from PIL import Image
 
 from astkit import Comparison
@@ -19,7 +19,7 @@ PARTS = ("train", "validation", "test")
 def test_a_comparison_is_printed_as_text_or_as_json(tmp_path, capsys):
     path = tmp_path / "table.csv"
     path.write_text("a,b\n" + "".join(f"{row % 7},{row % 3}.5\n" for row in range(60)))
-    words = ["compare", "--csv", str(path), "--target", "b", "--policies", "cached_loss"]
+    words = ["compare", "--csv", str(path), "--label", "b", "--policies", "cached_loss"]
     words += ["--epochs", "1", "--seeds", "1", "-o", str(tmp_path / "out")]
     assert main(words) == 0
     report = Comparison.load(tmp_path / "out")
@@ -55,28 +55,46 @@ def test_options_reach_the_comparison(monkeypatch, tmp_path):
     assert asked["policies"] == [{**gate, "layers": [1, [2, 3]]}]
 
 
-def test_a_table_is_a_regression_or_a_classification_by_its_column(tmp_path, capsys):
+def test_options_say_how_a_table_is_read(monkeypatch, tmp_path):
+    asked = {}
+
+    def compare(**options):
+        asked.update(options)
+        raise ValueError("stop")
+
+    monkeypatch.setattr(comparison, "compare", compare)
+    words = ["compare", "--csv", "a.csv", "--label", "y", "--test", "b.csv", "--drop", "p", "q"]
+    with pytest.raises(SystemExit):
+        main([*words, "--task", "classes", "--date", "day", "--groups", "owner"])
+    assert (asked["train"], asked["test"]) == (Path("a.csv"), Path("b.csv"))
+    assert {name: asked[name] for name in ("label", "task", "drop", "date", "groups")} == {
+        "label": "y",
+        "task": "classes",
+        "drop": ["p", "q"],
+        "date": "day",
+        "groups": "owner",
+    }
+    assert asked["in_order"] is False
+
+
+def test_what_is_predicted_and_left_out_is_said_first(tmp_path, capsys):
     path = tmp_path / "table.csv"
-    rows = [f"{i % 7},{'ab'[i % 2]},{i % 7 + 0.5},{'xyz'[i % 3]},{i}" for i in range(120)]
-    path.write_text("\n".join(["size,kind,price,sort,number", *rows]))
-    task = files.table(path, "price")
-    assert task["make_model"]()(task["train"].tensors[0]).shape == (len(task["train"]), 1)
-    task = files.table(path, "sort")
-    inputs, labels = task["train"].tensors
-    assert inputs.shape == (len(task["train"]), 5)  # size, price, number, and two kinds
-    assert inputs[:, 0].mean().item() == pytest.approx(0, abs=1e-5)
-    assert inputs[:, 0].std().item() == pytest.approx(1, abs=1e-5)
-    assert labels.unique().tolist() == [0, 1, 2]
-    assert task["make_model"]()(inputs).shape == (len(inputs), 3)
-    parts = [task[part].tensors[0][:, 2] for part in PARTS]
-    assert len(torch.cat(parts).unique()) == sum(map(len, parts)) == 120  # disjoint
-    for target, sentence in (
-        ("colour", "target is 'colour': choose one of size, kind, price, sort, number"),
-        ("number", "column 'number' has 120 classes, more than 100: write the numbers with"),
-    ):
-        assert refused(capsys, "compare", "--csv", path, "--target", target).startswith(sentence)
-    path.write_text("a,b\n1,\n2,3\n")
-    assert "column 'b' of" in refused(capsys, "compare", "--csv", path, "--target", "a")
+    lines = [f"{row % 7},{row},{2 * row},{row % 3}\n" for row in range(60)]
+    path.write_text("size,price,double,sort\n" + "".join(lines) + "n.a.,,,\n")
+    words = ["compare", "--csv", str(path), "--policies", "cached_loss", "--epochs", "1"]
+    assert main([*words, "--seeds", "1", "--label", "price"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[:5] == [
+        "regression of price: 60 rows, 2 columns",
+        "column 'size': cells that are no number count as missing: 'n.a.' in row 61",
+        "columns that hold the label 'price', left out: double",
+        "1 row without 'price': left out",
+        "rows: 43 to train on, 8 to validate, 9 to test",
+    ]
+    assert "RMSE" in "".join(said)
+    path.write_text("a,b,b\n1,2,3,4\n")
+    sentence = refused(capsys, "compare", "--csv", path, "--label", "c", lines=4)
+    assert sentence.startswith(f"{path} cannot be read:\n- its header has 3 names, but row 1 has 4")
 
 
 def test_images_come_from_folders_with_or_without_their_own_parts(tmp_path, monkeypatch):
@@ -103,9 +121,10 @@ def test_mistakes_are_one_line(capsys, tmp_path, monkeypatch):
     monkeypatch.delenv("ASTKIT_DATA", raising=False)
     for options, sentence in (
         (["--dataset", "mnist"], "unknown task 'mnist': choose one of cifar10, digits"),
-        (["--csv", "a.csv"], "--csv needs --target"),
-        (["--target", "a"], "--csv needs --target"),
-        (["--in-order"], "--in-order says how the rows of --csv lie"),
+        (["--csv", "a.csv"], "--csv needs --label"),
+        (["--label", "a"], "--label is of a table: give --csv too"),
+        (["--in-order"], "--in-order is of a table: give --csv too"),
+        (["--csv", "a.csv", "--label", "a"], "a.csv is no file: give a CSV or parquet file"),
         (["--policies", "infobach"], "unknown policy 'infobach': choose one of"),
         (["--policies", "gate:0.25"], "--policies gate:0.25 is '0.25': give name=value"),
         (["--policies", "gate:seed=1,seed=2"], "--policies gate:seed=1,seed=2 gives seed twice"),

@@ -101,19 +101,18 @@ def test_it_refuses_in_one_sentence(tmp_path: Path, capsys) -> None:
     table(POOL, 0, 0.5).to_csv(pool, index=False)
     table(20, 1, 0.0).to_csv(small, index=False)
     other.write_text("size,colour\n1,2\n")
-    many = tmp_path / "many.csv"
-    many.write_text("size,row\n" + "".join(f"{row % 7},{row}\n" for row in range(120)))
+    words = tmp_path / "words.csv"
+    words.write_text("size,row\n" + "".join(f"{row % 7},w{row}\n" for row in range(120)))
     lines = tmp_path / "lines.jsonl"
     lines.write_text('{"words": 1}\n')
     for arguments, sentence in (
-        ((pool, "--target", "nowhere.csv"), "No such file or directory: 'nowhere.csv'"),
-        ((pool, "--target", tmp_path), "are not both .csv, .jsonl or .txt files, or folders"),
+        ((pool, "--target", "nowhere.csv"), "target: nowhere.csv is no file: give a CSV"),
+        ((pool, "--target", tmp_path), "are not both tables (.csv, .parquet), .jsonl or"),
         ((pool, "--target", small), "the target has 20 rows, too few"),
-        ((pool, "--target", other), "differ in the columns colour, place, price"),
-        ((pool, "--target", small, "--label", "cost"), "--label is 'cost': choose one of size"),
-        ((many, "--target", many, "--label", "row"), "'row' has 120 classes, more than 100"),
+        ((pool, "--target", other, "--label", "size"), "the target has 1 rows, too few"),
+        ((words, "--target", words, "--label", "row"), "'row' has 120 different values, more than"),
         ((lines, "--target", lines), "has the line '{\"words\": 1}': give objects"),
-        ((lines, "--target", lines, "--label", "text"), "only a .csv has columns"),
+        ((lines, "--target", lines, "--label", "text"), "only a table has columns"),
         ((pool, "--target", small, "--rows", "0"), "--rows is 0: give a whole number of 1 or more"),
         ((tmp_path / "out.csv", "--target", small), "out.csv, which is read: name another file"),
     ):

@@ -53,13 +53,27 @@ def nothing_around(tmp_path, monkeypatch):
 
 
 def test_names_the_choices():
-    with pytest.raises(ValueError, match="unknown dataset 'mnist': choose one of cifar10, digits"):
+    with pytest.raises(ValueError, match="unknown dataset 'mnist': choose one of bikes, cifar10"):
         load("mnist")
-    assert set(REGISTRIES["dataset"]) == {"digits", "fashion_mnist", "cifar10", "folders"}
+    assert set(REGISTRIES["dataset"]) == {"bikes", "digits", "fashion_mnist", "cifar10", "folders"}
     with pytest.raises(ValueError, match="size is 16 for 'digits'"):
         load("digits", size=16)
     with pytest.raises(ValueError, match="root is '/nowhere', but 'digits' come with"):
         load("digits", root="/nowhere")
+
+
+def test_bikes_are_three_tables_in_order_of_time():
+    train, recent, test = parts = load("bikes")
+    assert [len(part) for part in parts] == [6442, 743, 1460]
+    assert [(part["day"].min(), part["day"].max()) for part in parts] == [
+        (1, 273),
+        (274, 304),
+        (305, 365),
+    ]
+    assert set(recent["mnth"]) == {"Oct"}
+    assert not {"casual", "registered"} & {*train, *test}
+    with pytest.raises(ValueError, match="are divided by time already"):
+        split("bikes")
 
 
 def test_digits_keep_scikit_learns_values():

@@ -161,6 +161,30 @@ def test_a_later_table_is_read_as_the_first(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("first", "later", "value"),
+    [
+        (["1.5", "2"], ["1,5", "2"], 1.5),
+        (["12,5", "1,5"], ["1,500", "1,500"], 1.5),
+        (["2024-01-31", "2024-02-01"], ["31.01.2024", "01.02.2024"], pd.Timestamp("2024-01-31")),
+        (["03/04/2024", "13/04/2024"], ["03/04/2024", "04/04/2024"], pd.Timestamp("2024-04-03")),
+    ],
+)
+def test_a_later_table_may_be_written_otherwise(
+    tmp_path: Path, first: list[str], later: list[str], value: object
+) -> None:
+    """Where the first one's way does not read it; ambiguous cells are read as in the first."""
+    paths = []
+    for name, cells in (("first", first), ("later", later)):
+        text = "a,b\n" + "".join(f'"{cell}",1\n' for cell in cells * 40)
+        paths.append(written(tmp_path, text, name=f"{name}.csv"))
+    one = read_table(paths[0])
+    other = read_table(paths[1], one.columns)
+    assert other.notes == []
+    assert other.frame["a"][0] == value
+    assert other.frame["a"].dtype == one.frame["a"].dtype
+
+
 def test_frames_parquet_and_packed_files_are_read_alike(tmp_path: Path) -> None:
     frame = pd.DataFrame(
         {"a": [1.5, None] * 40, "c": ["x", None] * 40, "d": pd.date_range("2024", periods=80)}

@@ -1,0 +1,81 @@
+"""`compare` of tables: a table alone, a model of one's own, and what has to be said beside it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+from astkit import Table, compare
+from astkit.comparison.tables import epochs_of, with_table
+
+ROWS = 300
+NOTHING = dict.fromkeys(("make_model", "train", "validation", "test", "criterion", "metrics"), None)
+
+
+def frame() -> pd.DataFrame:
+    draw = np.random.default_rng(0)
+    made = pd.DataFrame({"x": draw.normal(size=ROWS), "word": draw.choice(["u", "v"], ROWS)})
+    return made.assign(y=1000 + 50 * made["x"] + 10 * draw.normal(size=ROWS))
+
+
+def test_a_table_alone_is_compared_with_a_network_of_its_own(capsys) -> None:
+    report = compare(frame(), label="y", policies="infobatch", seeds=1)
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == "regression of y: 300 rows, 2 columns"
+    assert said[1] == "rows: 217 to train on, 38 to validate, 45 to test"
+    entry = report.entries[0]
+    assert (entry["metric"], entry["higher"]) == ("RMSE", False)
+    assert 5 < entry["value"] < 40  # in the label's unit, of which the deviation is 50
+
+
+def test_a_model_of_ones_own_predicts_in_standard_deviations() -> None:
+    def model() -> nn.Module:
+        return nn.Sequential(nn.LazyLinear(8), nn.Tanh(), nn.LazyLinear(1))
+
+    options = {"label": "y", "policies": "infobatch", "seeds": 1, "epochs": 20}
+    report = compare(model, frame(), **options)
+    assert report.entries[0]["value"] < 40
+    given = with_table(
+        {**NOTHING, "make_model": model, "train": frame(), "criterion": len}, label="y"
+    )
+    assert given["make_model"] is model  # a criterion of one's own knows the label's unit
+    assert given["criterion"] is len
+
+
+def test_tables_bring_their_model_and_objective() -> None:
+    train = Table(frame(), label="y")
+    given = with_table({**NOTHING, "train": train, "metrics": "mine"}, label=None)
+    assert given["make_model"] == train.model
+    assert given["metrics"] == "mine"
+    assert given["criterion"](train.values + train.label.deviation, train.values).mean() == (
+        pytest.approx(1, rel=1e-4)
+    )
+
+
+def test_small_tables_have_more_epochs() -> None:
+    train = Table(frame(), label="y")
+    assert epochs_of(train, None) == 20
+    assert epochs_of(train, 4) == 14
+    assert epochs_of(train, 1) == 5
+    assert epochs_of(torch.utils.data.TensorDataset(torch.zeros(3)), None) == 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "sentence"),
+    [
+        ((frame(),), {}, "make_model is a table, of which .*: give label="),
+        (("table.csv",), {}, "make_model is a table, of which .*: give label="),
+        ((nn.Identity, frame()), {}, "train is a table, of which .*: give label="),
+        ((), {"date": "day"}, "date is 'day', which is of a table: give its label= too"),
+        ((frame(),), {"label": "z", "seeds": "many"}, "there is no column 'z'"),  # the file first
+        ((None,), {"label": "y"}, "train is missing"),
+    ],
+)
+def test_what_is_missing_is_said_before_anything_is_trained(
+    arguments: tuple, options: dict, sentence: str
+) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        compare(*arguments, **options)
