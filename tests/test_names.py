@@ -92,7 +92,7 @@ def test_a_public_name_is_defined_in_one_module() -> None:
             if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name[0] != "_":
                 owners.setdefault(node.name, []).append(path.relative_to(ROOT).as_posix())
     assert {
-        name: each for name, each in owners.items() if len(each) > 1 and name not in TWICE
+        name: each for name, each in owners.items() if len({*each}) > 1 and name not in TWICE
     } == {}
 
 

@@ -31,6 +31,7 @@ from astkit.aim.decisions import (
 )
 from astkit.aim.explain import as_tables, explain
 from astkit.datasets.dependence import autocorrelation_time, block_length, block_numbers
+from astkit.datasets.facts import row_groups
 from astkit.datasets.table import Table
 
 if TYPE_CHECKING:
@@ -95,8 +96,8 @@ def forecast(
     old, new = as_tables(train, target, label)
     if not new.labelled:
         raise ValueError(
-            f"the target has no {new.label!r}, so no gain can be foretold: give rows with labels,"
-            " or see astkit.explain for what differs"
+            f"the target has no {new.label.name!r}, so no gain can be foretold: give rows"
+            " with labels, or see astkit.explain for what differs"
         )
     units, worth, in_order, note = _units(new, in_order)
     if worth < FEW:
@@ -138,8 +139,9 @@ def _units(table: Table, in_order: bool | None) -> tuple[Array, int, bool, str]:
 
     Also whether folds go forward, and a note about that.
     """
-    if table.groups is not None:
-        units = table.groups.numpy()
+    groups = row_groups(table)
+    if groups is not None:
+        units = groups.numpy()
         return units, int(units.max()) + 1, bool(in_order), ""
     labels = table.values.double().numpy()
     span = autocorrelation_time(labels)

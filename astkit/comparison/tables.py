@@ -34,7 +34,7 @@ def with_table(data: Mapping[str, Any], *, label: str | None, **reading: Any) ->
     if not isinstance(train, Table):
         return given
     own = given["make_model"]
-    regression = train.label.task == "regression"
+    regression = train.task == "regression"
     # a model of one's own that is trained by the table's criterion need not know the label's unit
     if label is not None and own is not None and regression and given["criterion"] is None:
         given["make_model"] = train.in_units(own)

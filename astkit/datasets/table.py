@@ -28,7 +28,7 @@ WIDTH = 64
 
 
 class Table(Dataset[tuple[Tensor, Tensor]]):
-    """TableRows of a table, ``(inputs, label)``: float32 ``[inputs]`` and a number or a class.
+    """Rows of a table, ``(inputs, label)``: float32 ``[inputs]`` and a number or a class.
 
     Numbers and codes of words are stored; words become columns when rows are read. ::
 
@@ -59,7 +59,7 @@ class Table(Dataset[tuple[Tensor, Tensor]]):
         rows: int64 ``[rows]``, the number of each row in the source.
         notes: what was left out, as sentences.
 
-    TableRows without a label are left out where others have one, and so are columns that hold the label
+    Rows without a label are left out where others have one, and so are columns that hold the label
     and columns without a value. Raises ``ValueError`` for a table that cannot be read, an unknown
     column, and a label of one value, of dates, or of more than 100 words.
     """
@@ -138,7 +138,7 @@ class Table(Dataset[tuple[Tensor, Tensor]]):
         if empty:
             self.notes.append(f"columns without a value, left out: {', '.join(empty)}")
         frame = frame.drop(columns=empty)
-        given = columns_with_label(frame, self.values.numpy(), self.label.task == "regression")
+        given = columns_with_label(frame, self.values.numpy(), self.task == "regression")
         if given:
             self.notes.append(
                 f"columns that hold the label {self.label.name!r}, left out: {', '.join(given)}"
@@ -196,9 +196,14 @@ class Table(Dataset[tuple[Tensor, Tensor]]):
         return self.numbers.shape[1] + sum(vectors.shape[1] for vectors in self.vectors)
 
     @property
+    def task(self) -> str:
+        """ "regression" or "classes"."""
+        return self.label.task
+
+    @property
     def labels(self) -> Tensor | None:
         """Classes, int64 ``[rows]``; ``None`` for a regression and without a label."""
-        return self.values if self.label.task == "classes" and self.labelled else None
+        return self.values if self.task == "classes" and self.labelled else None
 
     def __len__(self) -> int:
         return len(self.values)
@@ -233,7 +238,7 @@ class Table(Dataset[tuple[Tensor, Tensor]]):
 
     def model(self) -> nn.Module:
         """A network of two hidden layers; that of a regression answers in the label's unit."""
-        regression = self.label.task == "regression"
+        regression = self.task == "regression"
         outputs = 1 if regression else len(self.label.classes)
         layers = nn.Sequential(
             nn.Linear(self.width, WIDTH),
@@ -255,7 +260,7 @@ class Table(Dataset[tuple[Tensor, Tensor]]):
         Of a regression the squared error in units of the label's variance, and the RMSE in the
         label's unit; of classes their defaults, cross-entropy and accuracy.
         """
-        if self.label.task == "classes":
+        if self.task == "classes":
             return {}
         return {
             "criterion": partial(scaled_error, deviation=self.label.deviation),

@@ -94,9 +94,11 @@ class TableEncoder:
                 moments = column.to_numpy("datetime64[ns]")
                 days = np.where(np.isnat(moments), np.nan, moments.astype("int64") / DAY)
                 yield f"{name} day", days, True
-                for part in ("day_of_week", "month", *(["hour"] if name in self._hours else [])):
-                    values = getattr(column.dt, part).to_numpy("float64", na_value=np.nan)
-                    yield f"{name} {part}", values, False
+                moment = {"weekday": column.dt.day_of_week, "month": column.dt.month}
+                if name in self._hours:
+                    moment["hour"] = column.dt.hour
+                for part, values in moment.items():
+                    yield f"{name} {part}", values.to_numpy("float64", na_value=np.nan), False
 
     def numbers(self, frame: pd.DataFrame, scaled: bool = True) -> Array:
         """Float32 ``[rows, len(names)]``.

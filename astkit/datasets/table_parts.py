@@ -21,9 +21,9 @@ Places = np.ndarray[Any, np.dtype[np.int64]]
 HELD = 0.15
 """Share of the test rows, and of the validation rows of those that the test leaves."""
 FEWEST = 20
-"""TableRows of a table."""
+"""Rows of a table."""
 FEW = 3
-"""TableRows of a class, one for each part."""
+"""Rows of a class, one for each part."""
 
 
 class TableParts(NamedTuple):
@@ -65,7 +65,7 @@ def divide_table(
         date: column of dates or numbers that orders the rows; it is an input unless it is dropped.
         label, task, drop, groups: see `Table`.
 
-    TableRows without a label or date, and classes of fewer than `FEW` rows, are left out and named in
+    Rows without a label or date, and classes of fewer than `FEW` rows, are left out and named in
     the notes. Raises ``ValueError`` with all problems of the files.
     """
     if date is not None and in_order:
@@ -174,7 +174,7 @@ def _random(
 
 
 def _whole_groups(groups: Any, part: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """TableRows of random groups that hold about `HELD` of them, and the others, each sorted."""
+    """Rows of random groups that hold about `HELD` of them, and the others, each sorted."""
     alone = np.where(groups < 0, groups.max() + 1 + np.arange(len(groups)), groups)
     _, codes, sizes = np.unique(alone, return_inverse=True, return_counts=True)
     order = rng.permutation(len(sizes), 0, part).numpy()

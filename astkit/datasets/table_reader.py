@@ -39,7 +39,7 @@ LARGEST = 3.4e38
 SHOWN, LISTED = 5, 30
 """Faults of a kind, and names of columns, that a message holds."""
 CHUNK = 20_000
-"""TableRows whose cells are in memory at once."""
+"""Rows whose cells are in memory at once."""
 PACKED: Mapping[str, Callable[..., Any]] = {
     ".gz": gzip.open,
     ".bz2": bz2.open,
@@ -287,14 +287,14 @@ def _joined(parts: list[Any], column: Column) -> Any:
 
 def encodings(path: Path) -> tuple[str, ...]:
     """Encodings that a file may have, the most likely first."""
-    with opened(path, "rb") as file:
+    with unpacked(path, "rb") as file:
         start = file.read(3)
     if start[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
         return ("utf-16",)
     return ("utf-8-sig" if start == codecs.BOM_UTF8 else "utf-8", "cp1252")
 
 
-def opened(path: Path, mode: str, **options: Any) -> Any:
+def unpacked(path: Path, mode: str, **options: Any) -> Any:
     """The file, unpacked."""
     if path.suffix.lower() != ".zip":
         return PACKED.get(path.suffix.lower(), open)(path, mode, **options)
@@ -320,7 +320,7 @@ class TextSource:
         self.path, self.encoding = path, encoding
         self.faults: list[str] = []
         self.notes: list[str] = []
-        with opened(path, "rt", encoding=encoding, newline="") as file:
+        with unpacked(path, "rt", encoding=encoding, newline="") as file:
             sample = file.read(2**16)
         if not sample.strip():
             raise ValueError(f"{path} is empty: give a table with a header")
@@ -388,7 +388,7 @@ class TextSource:
         ``lines``: a list that receives the lines of each record.
         """
         width = None
-        with opened(self.path, "rt", encoding=self.encoding, newline="") as file:
+        with unpacked(self.path, "rt", encoding=self.encoding, newline="") as file:
             read = file if lines is None else _kept(file, lines)
             for record in csv.reader(read, delimiter=self.separator, strict=True):
                 if len(record) <= 1 and not any(record):
