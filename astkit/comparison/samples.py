@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader, Subset
 from astkit import rng
 from astkit.checks import check_count
 from astkit.datasets.facts import class_labels, inside
+from astkit.datasets.table import Table
 from astkit.files import plain_values, write_atomic
 
 if TYPE_CHECKING:
@@ -78,6 +79,8 @@ class Samples:
         losses = losses.where(losses.isfinite(), torch.nan)
         self.loss = (losses - losses.nanmean(1, keepdim=True)).nanmean(0)
         self.show = show or (lambda row: None if self.data is None else _inputs(self.data[row]))
+        if show is None and isinstance(whole, Table):
+            self.show = lambda row: whole.cells(row if rows is None else int(rows[row]))
 
     @property
     def groups(self) -> dict[str, Tensor]:

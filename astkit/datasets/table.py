@@ -65,6 +65,7 @@ class Table(Dataset[tuple[Tensor, Tensor]]):
     """
 
     columns: Mapping[str, Column]
+    dropped: Sequence[str]
     label: Label
     group: str | None
 
@@ -85,7 +86,8 @@ class Table(Dataset[tuple[Tensor, Tensor]]):
         if not isinstance(source, TableRows):
             needed = [each for each in (label, groups) if each is not None]
             columns = None if like is None else like.columns
-            rows = read_table(source, columns, needed=needed, drop=drop)
+            left_out = drop if like is None else like.dropped
+            rows = read_table(source, columns, needed=needed, drop=left_out)
         self.notes = list(rows.notes)
         self.group = groups if like is None else like.group
         frame = rows.frame.drop(columns=[each for each in drop if each in rows.frame])
@@ -100,12 +102,13 @@ class Table(Dataset[tuple[Tensor, Tensor]]):
             self.frame = self._distinct(frame)
             kept = (self.label.name, self.group, *self.frame)
             self.columns = {name: each for name, each in rows.columns.items() if name in kept}
+            self.dropped = [*drop, *(name for name in rows.columns if name not in kept)]
             self.encoder = TableEncoder() if encoder is None else copy.deepcopy(encoder)
         else:
             self.frame = frame[list(like.frame)]
             if absent := [each for each in rows.lacking if each in like.frame]:
                 self.notes.append(f"columns that are absent count as missing: {', '.join(absent)}")
-            self.columns, self.encoder = like.columns, like.encoder
+            self.columns, self.dropped, self.encoder = like.columns, like.dropped, like.encoder
         self._encode(fit=like is None)
 
     # --- reading -----------------------------------------------------------------------------
@@ -199,6 +202,21 @@ class Table(Dataset[tuple[Tensor, Tensor]]):
     def task(self) -> str:
         """ "regression" or "classes"."""
         return self.label.task
+
+    @property
+    def classes(self) -> tuple[str, ...] | None:
+        """Names of the classes; ``None`` for a regression."""
+        return self.label.classes or None
+
+    def cells(self, row: int) -> dict[str, float | str | None]:
+        """What a row holds, by column; ``None`` for missing cells."""
+        import pandas as pd
+
+        cells = self.frame.iloc[row].items()
+        known = {str(name): None if pd.isna(cell) else cell for name, cell in cells}
+        return {
+            n: each if isinstance(each, float | None) else str(each) for n, each in known.items()
+        }
 
     @property
     def labels(self) -> Tensor | None:

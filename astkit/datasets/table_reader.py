@@ -93,7 +93,7 @@ def read_table(
         columns: of a table that was read before, to read this one alike: columns that it lacks are
             missing cells, further ones are left out and named.
         needed: names of columns without which the table is of no use.
-        drop: names of columns that are not read.
+        drop: names of columns that are not read; with ``columns`` they may be missing.
 
     Raises ``ValueError`` with all faults of the file: rows of other lengths than the header, names
     that occur twice, names that are needed and missing, infinite numbers.
@@ -137,7 +137,7 @@ def read_tables(
     for name, other in others.items():
         try:
             if other is not None:
-                read[name] = read_table(other, columns, needed=needed_of_others)
+                read[name] = read_table(other, columns, needed=needed_of_others, drop=drop)
         except ValueError as error:
             problems.append(f"{name}: {error}")
     if first is None or problems:
@@ -177,7 +177,7 @@ def _read(
     names, notes, faults = _names(source.names, scans, drop)
     faults = [*source.faults, *faults]
     known = {*source.names, *names}
-    for each in (*needed, *drop):
+    for each in (*needed, *(drop if columns is None else ())):
         if each not in known:
             faults.append(f"there is no column {each!r}: choose one of {_listed(source.names)}")
     if not rows and not faults:

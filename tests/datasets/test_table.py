@@ -11,6 +11,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from astkit import Table, Trainer
+from astkit.comparison.samples import Samples
 from astkit.datasets.facts import class_labels, row_groups, shared_rows
 from astkit.datasets.loader import Loader
 from astkit.datasets.table import RootMeanSquare
@@ -156,6 +157,7 @@ def test_a_later_table_is_encoded_as_the_first(tmp_path: Path) -> None:
     later.loc[0, "kind"] = "castle"
     later.drop(columns="size").assign(extra=1).to_csv(tmp_path / "later.csv", index=False)
     test = Table(tmp_path / "later.csv", like=train)
+    assert Table(frame(extra=1), like=Table(frame(extra=None), label="price")).notes == []
     assert test.width == train.width
     assert test.labelled
     assert test.notes[0] == f"{tmp_path / 'later.csv'} has further columns, left out: extra"
@@ -218,6 +220,19 @@ def test_rows_are_the_same_one_by_one_and_in_batches() -> None:
     assert (len(part), part.rows.tolist()) == (3, [4, 0, 4])
     with pytest.raises(IndexError):
         table[ROWS]
+
+
+def test_samples_show_the_cells_of_a_row() -> None:
+    made = frame(2, price=["a", "b"], day=[pd.Timestamp("2024-02-29"), None])
+    table = Table(made, label="price")
+    visits = torch.ones(1, 2, dtype=torch.int32), torch.tensor([[0.5, 0.1]])
+    samples = Samples(*visits, table)
+    expected = {"size": made["size"][0], "kind": made["kind"][0], "street": made["street"][0]}
+    assert samples.show(0) == {**expected, "day": "2024-02-29 00:00:00"}
+    assert samples.show(1)["day"] is None
+    assert samples.classes == ["a", "b"]
+    part = Samples(*(each[:, :1] for each in visits), torch.utils.data.Subset(table, [1]))
+    assert part.show(0) == samples.show(1)
 
 
 def test_rows_that_tables_share_are_equal_in_all_columns() -> None:
