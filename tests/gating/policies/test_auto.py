@@ -124,3 +124,18 @@ def test_the_target_is_asked_first_and_as_aim_does() -> None:
     unknown = TensorDataset(torch.zeros(len(TAIL), 1, 1, 1, 1), TAIL.tensors[1])
     for part in ({"target": few}, {"target": None}, {"data": unknown}):
         assert Auto(seed=3).plan(replace(run, **part)) is None
+
+
+@pytest.mark.parametrize("policy", [Auto, Aim])
+def test_groups_that_cannot_be_used_are_refused_before_the_first_step(policy: type[Aim]) -> None:
+    known = TensorDataset(*BALANCED.tensors)
+    known.groups = torch.arange(len(known)) // 4  # type: ignore[attr-defined]
+    missing = TensorDataset(*BALANCED.tensors)
+    missing.groups = [None] * len(known)  # type: ignore[attr-defined]
+    for train, target, message in (
+        (TAIL, known, "not for the training data"),
+        (known, BALANCED, "not for the target"),
+        (missing, known, "groups of the training data is None in row 0"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            policy().plan(run_info(train, target, 0, labels=train.tensors[1]))
