@@ -62,10 +62,8 @@ FOLLOWING = [
 """What is measured, test rows, and the memory of a first-order autoregression of errors."""
 RECORDED = [
     (2500, 500, 0.0, 1.0),
-    (2500, 500, 0.5, 0.3),
     (1000, 300, 0.5, 0.3),
     (4000, 1000, 0.8, 0.1),
-    (4000, 1000, 0.9, 0.05),
     (2500, 500, 0.97, 0.02),
 ]
 """Training rows, target rows, memory of inputs, and rate at which states change."""
