@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from astkit.datasets.batch import IGNORED
+from astkit.gating.blocks import OUTPUTS
 from astkit.gating.features import TABLE, TOKENS, Matrix, mixed
 from astkit.gating.ratio import (
-    OUTPUTS,
     Array,
     LinearThenTrees,
     Pair,

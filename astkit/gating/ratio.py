@@ -17,13 +17,8 @@ import torch
 from torch import Tensor
 
 from astkit import rng
-from astkit.datasets.dependence import (
-    autocorrelation_time,
-    block_length,
-    block_numbers,
-    centred,
-    sorted_by,
-)
+from astkit.datasets.dependence import block_numbers
+from astkit.gating.blocks import OUTPUTS, worth
 from astkit.gating.features import CHUNK, IMAGES, TABLE, TEXTS, TOKENS, Matrix, Rows, stacked
 
 Array = np.ndarray[Any, Any]
@@ -32,11 +27,7 @@ FITTED = 12_000  # training rows to which an estimator is fitted, at most
 TESTED = 4000  # rows of a test, at most; half of them of the target, where it has as many
 FOLDS = 3
 DRAWS = 2000  # permutations of a test
-TRACED = 4000  # rows of which it is asked whether neighbours depend on each other, at most
-STRETCHES = 3  # of training rows, as long as the target, of which the same is asked
-COLUMNS = 32  # of a table that are looked at for it; of others so many principal ones: a quarter
 SHRINK = 0.06  # ridge penalty for each unit of weight, times features / rows of the target
-OUTPUTS = 4  # of a target, at most, that experts and proxies look at
 TREES: dict[str, Any] = {
     "max_iter": 40,
     "learning_rate": 0.2,
@@ -109,49 +100,8 @@ class Pair:
 
     @cached_property
     def worth(self) -> float:
-        """Independent rows that the target is worth; infinite where groups say what depends.
-
-        Where neighbouring rows of the target depend on each other, in their inputs or targets, rows
-        of both parts are from here on in blocks. The autocorrelation time is that of the target, or
-        the median of stretches of training rows of the same length if that is longer: a change
-        within the training data is not in most of them.
-        """
-        if self.train.groups is not None or self.target.groups is not None:
-            return math.inf
-        count = len(self.target)
-        if self.target.kind != TABLE:  # of a table columns may be left out later
-            self.target.keep(torch.arange(count))
-        length = min(count, TRACED, len(self.train))
-        time = autocorrelation_time(self._trace(1, 0, min(count, TRACED)))
-        if time > 1 and not self.train.of_model:
-            starts = np.linspace(0, len(self.train) - length, STRETCHES).astype(int)
-            times = [autocorrelation_time(self._trace(0, start, length)) for start in starts]
-            time = max(time, float(np.median(times)))
-        self.train.block = self.target.block = block_length(time, count)
-        return count / time
-
-    def _trace(self, part: int, start: int, length: int) -> Array:
-        """Columns of consecutive rows of the training data or the target, ``[length, d]``.
-
-        Features, or their principal components where they are many, and targets; without columns
-        that only rise or fall, such as dates, which say how rows are sorted.
-        """
-        rows = (self.train, self.target)[part]
-        which = torch.arange(start, start + length)
-        x, y = principal(rows.features(which)), np.empty((length, 0))
-        if self.labels is not None:
-            labels = self.labels[part][which].numpy()
-            if sorted_by(self.labels[part].numpy()):
-                x = centred(x, labels)
-            else:
-                y = labels[:, None] == np.unique(labels)
-        else:
-            targets = rows.targets(which)
-            if targets is not None and targets[0].numel() <= OUTPUTS:
-                y = targets.reshape(length, -1).double().numpy()
-        columns = np.hstack([x, y])
-        steps = np.diff(columns, axis=0)
-        return columns[:, (steps > 0).any(0) & (steps < 0).any(0)]
+        """Independent rows that the target is worth, see `worth`; both parts have blocks then."""
+        return worth(self.train, self.target, self.labels)
 
     @cached_property
     def sample(self) -> Tensor:
@@ -222,20 +172,6 @@ def overlap(x: Array, of_target: Array) -> Array:
     ranges = [(np.fmin.reduce(part), np.fmax.reduce(part)) for part in (x, of_target)]
     (low, high), (least, most) = ranges
     return (least <= high) & (low <= most)
-
-
-def principal(x: Matrix) -> Array:
-    """``x [n, d]`` itself, if it has at most `COLUMNS` columns; else its principal components."""
-    if x.shape[1] <= COLUMNS:
-        return finite(np.asarray(x, np.float64))
-    from sklearn.decomposition import TruncatedSVD
-
-    if isinstance(x, np.ndarray):
-        x = finite(x)
-        x = (x - x.mean(0)) / np.maximum(x.std(0), 1e-12)
-    count = min(COLUMNS // 4, *(size - 1 for size in x.shape))
-    components: Array = TruncatedSVD(max(1, count), random_state=0).fit_transform(x)
-    return components
 
 
 def units(rows: Rows) -> Tensor:
