@@ -46,10 +46,11 @@ class Column:
     format: str = ""
 
 
-def convert(cells: Any, column: Column) -> tuple[Any, list[tuple[int, str]]]:
-    """Values of ``cells``, and the place and text of those that are not of the column's kind."""
-    import pandas as pd
+def convert(cells: Any, column: Column, known: dict[str, int]) -> tuple[Any, list[tuple[int, str]]]:
+    """Values of ``cells``, and the place and text of those that are not of the column's kind.
 
+    Of words the values are their numbers, -1 for empty cells; new ones are added to ``known``.
+    """
     if is_typed(cells):
         if typed_as(cells) == column.kind:
             return cells, []
@@ -60,18 +61,15 @@ def convert(cells: Any, column: Column) -> tuple[Any, list[tuple[int, str]]]:
             return values, []
     codes, words = _distinct(cells)
     if column.kind == "words":
-        codes, words = _merged(codes, words)
-        empty: np.ndarray[Any, Any] = np.equal(words, "")
-        kept = np.where(empty, -1, np.cumsum(~empty) - 1)
-        names: list[str] = words[~empty].tolist()
-        return pd.Categorical.from_codes(kept[codes].astype(np.int32), pd.Index(names)), []
+        numbers = [known.setdefault(word, len(known)) if word else -1 for word in words.tolist()]
+        return np.array(numbers, np.int32)[codes], []
     if column.kind == "number":
         values = _numbers(words, column.comma, column.unit)
-        known = ~np.isnan(values)
+        gone = np.isnan(values)
     else:
         values = _dates(words, column.format)
-        known = ~np.isnat(values)
-    odd = np.flatnonzero(~known & ~_missing(words))
+        gone = np.isnat(values)
+    odd = np.flatnonzero(gone & ~_missing(words))
     places = [] if not len(odd) else np.flatnonzero(np.isin(codes, odd)).tolist()
     return values[codes], [(place, words[codes[place]]) for place in places]
 
@@ -104,14 +102,6 @@ def _distinct(cells: Any) -> tuple[np.ndarray[Any, Any], Words]:
 
     codes, words = pd.factorize(np.asarray(cells, object))
     return codes, np.array([word.strip() for word in words], object)
-
-
-def _merged(codes: np.ndarray[Any, Any], words: Words) -> tuple[np.ndarray[Any, Any], Words]:
-    """The same for words that spaces made different."""
-    import pandas as pd
-
-    places, distinct = pd.factorize(words)
-    return places[codes], distinct
 
 
 def _missing(words: Words) -> np.ndarray[Any, np.dtype[np.bool_]]:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 Wide = np.ndarray[Any, np.dtype[np.float64]]
 
 SAMPLE = 2_000
-"""Rows to which a sum of columns is fitted."""
+"""Rows that are looked at first, and to which a sum of columns is fitted."""
 ROUNDING = 1e-9
 """Share of the label's variance that a copy may leave unexplained."""
 
@@ -24,28 +24,37 @@ def columns_with_label(frame: pd.DataFrame, label: Any, regression: bool) -> lis
     classes beside their numbers. Where most values occur once that says nothing; then numbers are
     copies if they are equal to rounding after a scale and a shift, of logarithms too.
     """
-    found = [str(name) for name in frame if _is_copy(frame[name], label, regression)]
+    places = np.unique(label, return_inverse=True)[1].astype(np.int64)
+    wide = np.asarray(label, np.float64)
+    repeats = len(places) >= 2 * (int(places.max()) + 1)
+    found = []
+    for name in frame:
+        column = frame[name]
+        if repeats:
+            copy = _is_paired(column[:SAMPLE], places[:SAMPLE]) and _is_paired(column, places)
+        else:
+            copy = regression and column.dtype.kind == "f" and _is_scaled(column, wide)
+        if copy and column.notna().all():
+            found.append(str(name))
     if regression:
-        found += _summands(frame.drop(columns=found), np.asarray(label, np.float64))
+        found += _summands(frame.drop(columns=found), wide)
     return found
 
 
-def _is_copy(column: pd.Series[Any], label: Any, regression: bool) -> bool:
-    if not column.notna().all():
-        return False
-    values, places = np.unique(label, return_inverse=True)
+def _is_paired(column: pd.Series[Any], places: np.ndarray[Any, Any]) -> bool:
+    """Whether each value of ``column`` goes with one of ``places`` alone, and the reverse."""
     codes = column.factorize()[0].astype(np.int64)
-    count = len(values)
-    pairs = np.unique(codes * count + places)
-    if int(codes.max()) + 1 != count or len(pairs) != count:
-        return False
-    if len(codes) >= 2 * count or not regression:
-        return len(codes) >= 2 * count
-    return column.dtype.kind == "f" and _is_scaled(column.to_numpy("float64"), label)
+    pairs = len(np.unique(codes * (int(places.max()) + 1) + places))
+    return pairs == len(np.unique(codes)) == len(np.unique(places))
 
 
-def _is_scaled(x: Wide, y: Wide) -> bool:
+def _is_scaled(column: pd.Series[Any], y: Wide) -> bool:
     """Whether ``y = a + b x``, of the numbers or of logarithms of either."""
+    x = column.to_numpy("float64")
+    return _fits(x[:SAMPLE], y[:SAMPLE]) and _fits(x, y)
+
+
+def _fits(x: Wide, y: Wide) -> bool:
     sides = [[values, *([np.log(values)] if values.min() > 0 else [])] for values in (x, y)]
     for one in sides[0]:
         for other in sides[1]:

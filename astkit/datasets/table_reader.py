@@ -45,6 +45,7 @@ PACKED: Mapping[str, Callable[..., Any]] = {
     ".bz2": bz2.open,
     ".xz": lzma.open,
 }
+KINDS = {"number": "float64", "date": "datetime64[ns]", "words": "int32"}
 SEPARATORS = ",;\t|"
 
 
@@ -188,7 +189,7 @@ def _read(
         if further := [each for each in decided if each not in columns]:
             notes.append(f"{name} has further columns, left out: {_listed(further)}")
         decided = {each: column for each, column in decided.items() if each in columns}
-    whole, stray = _converted(source, names, decided)
+    whole, stray = _converted(source, names, decided, rows)
     for each, values in whole.items():
         if decided[each].kind == "number":
             faults += _too_large(each, values)
@@ -199,8 +200,9 @@ def _read(
     notes += [_stray(each, odd, decided[each]) for each, odd in stray.items() if odd]
     if columns is not None:
         for each in lacking:
-            empty = convert([""] * rows, columns[each])[0]
-            whole[each], decided[each] = _joined([empty], columns[each]), columns[each]
+            empty = convert([""] * rows, columns[each], {})[0]
+            whole[each] = _categories(empty, []) if columns[each].kind == "words" else empty
+            decided[each] = columns[each]
         decided = {each: decided[each] for each in columns}
     frame = pd.DataFrame({each: whole[each] for each in decided}, copy=False)
     return TableRows(frame, decided, np.arange(rows), notes, lacking, source.encoding)
@@ -210,19 +212,31 @@ def _converted(
     source: _FrameSource | TextSource,
     names: Sequence[str | None],
     columns: Mapping[str, Column],
+    rows: int,
 ) -> tuple[dict[str, Any], dict[str, list[tuple[int, str]]]]:
     """The values of ``columns``, and rows and texts of their cells that are of another kind."""
-    parts: dict[str, list[Any]] = {each: [] for each in columns}
-    stray: dict[str, list[tuple[int, str]]] = {each: [] for each in columns}
+    whole: dict[str, Any] = {n: np.empty(rows, KINDS[each.kind]) for n, each in columns.items()}
+    stray: dict[str, list[tuple[int, str]]] = {name: [] for name in columns}
+    words: dict[str, dict[str, int]] = {name: {} for name in columns}
     first = 0
     for cells in source.chunks():
-        for each, part in zip(names, cells, strict=True):
-            if each is not None and each in columns:
-                values, odd = convert(part, columns[each])
-                parts[each].append(values)
-                stray[each] += [(first + row, text) for row, text in odd]
-        first += len(cells[0]) if cells else 0
-    return {each: _joined(parts.pop(each), columns[each]) for each in list(parts)}, stray
+        count = len(cells[0]) if cells else 0
+        for name, part in zip(names, cells, strict=True):
+            if name is not None and name in columns:
+                values, odd = convert(part, columns[name], words[name])
+                whole[name][first : first + count] = values
+                stray[name] += [(first + row, text) for row, text in odd]
+        first += count
+    for name, column in columns.items():
+        if column.kind == "words":
+            whole[name] = _categories(whole[name], [*words[name]])
+    return whole, stray
+
+
+def _categories(codes: np.ndarray[Any, np.dtype[np.int32]], words: list[str]) -> Any:
+    import pandas as pd
+
+    return pd.Categorical.from_codes(codes, pd.Index(words))
 
 
 def _names(
@@ -269,17 +283,6 @@ def _too_large(name: str, values: np.ndarray[Any, Any]) -> list[str]:
         f"column {name!r} holds numbers beyond those of float32 ({shown}): leave out these rows, or"
         " the column"
     ]
-
-
-def _joined(parts: list[Any], column: Column) -> Any:
-    """The values of all chunks."""
-    import pandas as pd
-    from pandas.api.types import union_categoricals
-
-    if column.kind == "words":
-        return union_categoricals(parts) if parts else pd.Categorical([])
-    kind = "float64" if column.kind == "number" else "datetime64[ns]"
-    return np.concatenate(parts) if parts else np.array([], kind)
 
 
 # --- sources ---------------------------------------------------------------------------------
