@@ -84,22 +84,25 @@ def divide_table(
     kept, notes = _kept(rows.frame, whole, date)
     if len(kept) < FEWEST:
         raise ValueError(f"{len(kept)} rows are left: give at least {FEWEST}")
-    frame = rows.frame.iloc[kept]
+    frame = rows.frame[list(dict.fromkeys(needed))].iloc[kept]
     if date is not None or in_order:
         kept, units = _ordered(frame, kept, date)
         parts = _last(kept, units, [part for part in ("test", "validation") if part not in given])
     else:
         parts = _random(frame, kept, whole, groups, given)
     left_out = [each for each in drop if each in rows.frame]
-    train = Table(rows.take(parts["train"]), label, task=whole.task, drop=left_out, groups=groups)
+    taken = given | {part: rows.take(places) for part, places in parts.items()}
+    said = rows.notes
+    del rows  # else a large table would be in memory twice
+    train = Table(taken.pop("train"), label, task=whole.task, drop=left_out, groups=groups)
     tables = {}
     for part in ("validation", "test"):
-        table = Table(given[part] if part in given else rows.take(parts[part]), like=train)
+        table = Table(taken.pop(part), like=train)
         if not table.labelled:
             raise ValueError(f"no row of {part} has a label {label!r}: give rows that have")
         notes += [f"{part}: {note}" for note in table.notes]
         tables[part] = table
-    train.notes = [*rows.notes, *train.notes, *notes]
+    train.notes = [*said, *train.notes, *notes]
     return TableParts(train, **tables)
 
 

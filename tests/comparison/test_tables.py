@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -79,3 +81,25 @@ def test_what_is_missing_is_said_before_anything_is_trained(
 ) -> None:
     with pytest.raises(ValueError, match=sentence):
         compare(*arguments, **options)
+
+
+def test_another_encoding_is_another_comparison(tmp_path: Path) -> None:
+    from sklearn.preprocessing import MinMaxScaler, StandardScaler
+
+    def compared(encoder: object) -> None:
+        train = Table(frame()[["x", "y"]], label="y", encoder=encoder)
+        compare(None, train, train, train, policies="infobatch", seeds=1, epochs=1, out=tmp_path)
+
+    compared(StandardScaler())
+    compared(StandardScaler())
+    with pytest.raises(ValueError, match="was made with other settings"):
+        compared(MinMaxScaler())
+
+
+def test_groups_and_dates_reach_the_report(capsys) -> None:
+    days = np.arange(ROWS) // 5
+    grouped = frame().assign(day=days, owner=[f"o{day % 40}" for day in days])
+    options = {"label": "y", "policies": "infobatch", "seeds": 1, "epochs": 1}
+    report = compare(grouped, groups="owner", date="day", drop=["day"], **options)
+    assert "regression of y: 300 rows, 2 columns" in capsys.readouterr().out
+    assert report.entries[0]["test_rows"] == 45
