@@ -130,9 +130,7 @@ def column_view(table: Table, name: str) -> Array:
         moments = column.to_numpy("datetime64[s]")
         days = moments.astype("int64") / 86_400
         return np.where(np.isnat(moments), np.nan, days)[:, None]
-    words = column.cat.categories.tolist()
-    vectors: Array = table.encoder.vectors(name, words)
-    return vectors[column.cat.codes.to_numpy()]
+    return table.words(name)
 
 
 def apart(view: Array, kinds: Array, seed: int, boosted: bool) -> float:

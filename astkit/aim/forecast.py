@@ -118,20 +118,9 @@ def forecast(
 
 def arrays(table: Table, scaled: bool = False) -> tuple[Array, Array]:
     """Inputs ``[n, d]``, for trees unless ``scaled``, and labels ``[n]``."""
-    parts = [table.encoder.numbers(table.frame, scaled=scaled)]
-    codes = table.codes.long()
-    parts += [each[codes[:, place]].numpy() for place, each in enumerate(table.vectors)]
     labels = table.values.numpy()
     kind = np.int64 if table.task == "classes" else np.float64
-    return np.concatenate(parts, 1), labels.astype(kind)
-
-
-def names_of(table: Table) -> list[str]:
-    """The column of the frame behind each input."""
-    names = list(table.encoder.names)
-    for name, each in zip(table.frame.select_dtypes("category"), table.vectors, strict=True):
-        names += [str(name)] * each.shape[1]
-    return names
+    return table.matrix(scaled), labels.astype(kind)
 
 
 def _units(table: Table, in_order: bool | None) -> tuple[Array, int, bool, str]:
@@ -167,7 +156,7 @@ def judge_of(
     scaled = proxy is linear
     x, y = arrays(old, scaled)
     rows = np.sort(rng.permutation(len(y), seed, "forecast").numpy()[:FITTED])
-    names = names_of(old)
+    names = old.names
     kept = np.array([not _of(name, telling) for name in names])
     sample, target = (x[rows], y[rows]), arrays(new, scaled)
     return Judge(

@@ -193,6 +193,37 @@ class Table(Dataset[tuple[Tensor, Tensor]]):
         parts += [vectors[codes[..., place]] for place, vectors in enumerate(self.vectors)]
         return torch.cat(parts, -1)
 
+    def matrix(self, scaled: bool = True) -> np.ndarray[Any, Any]:
+        """The inputs of all rows, float32 ``[rows, inputs]``.
+
+        Unless ``scaled``, for trees, numbers are as they are and NaN where they are missing; those
+        of an encoder of your own are always as it gives them.
+        """
+        numbers = self.numbers.numpy()
+        if not scaled and isinstance(self.encoder, TableEncoder):
+            numbers = self.encoder.numbers(self.frame, scaled=False)
+        return np.concatenate([numbers, *map(self.words, self._worded)], 1)
+
+    def words(self, name: str) -> np.ndarray[Any, Any]:
+        """The inputs that a column of words becomes, float32 ``[rows, n]``."""
+        if name not in self._worded:  # of an encoder of your own
+            return self.frame[name].cat.codes.to_numpy("float32")[:, None]
+        place = self._worded.index(name)
+        return self.vectors[place].numpy()[self.codes[:, place].numpy()]
+
+    @property
+    def names(self) -> list[str]:
+        """The column behind each input, followed by what it says of it, such as "day hour"."""
+        if not isinstance(self.encoder, TableEncoder):
+            return [f"input {place}" for place in range(self.width)]
+        words = zip(self._worded, self.vectors, strict=True)
+        return [*self.encoder.names, *(name for name, each in words for _ in range(each.shape[1]))]
+
+    @property
+    def _worded(self) -> list[str]:
+        """Columns of words that the table's own encoder has made inputs of."""
+        return list(map(str, self.frame.select_dtypes("category")))[: len(self.vectors)]
+
     @property
     def width(self) -> int:
         """Number of inputs."""

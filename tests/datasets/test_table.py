@@ -241,6 +241,19 @@ def test_rows_that_tables_share_are_equal_in_all_columns() -> None:
     assert shared_rows(train, None, test) == {("train", "test"): 1}
 
 
+def test_all_rows_are_a_matrix_whose_columns_have_names() -> None:
+    made = frame(area=[None, 3.5] * 30)
+    table = Table(made, label="price")
+    whole = table.inputs(torch.arange(ROWS)).numpy()
+    assert np.array_equal(table.matrix(), whole)
+    trees = table.matrix(scaled=False)
+    assert trees[:, :2] == pytest.approx(made[["size", "area"]].to_numpy("float32"), nan_ok=True)
+    assert np.array_equal(trees[:, 2:], whole[:, 2:])
+    names = ["size", "area", "area missing", *["kind"] * 3, *["street"] * 17]
+    assert (table.names, table.width) == (names, len(names))
+    assert np.array_equal(table.words("kind"), whole[:, 3:6])
+
+
 def test_a_scikit_learn_transformer_may_encode() -> None:
     from sklearn.compose import make_column_transformer
     from sklearn.preprocessing import OneHotEncoder, StandardScaler
@@ -252,7 +265,8 @@ def test_a_scikit_learn_transformer_may_encode() -> None:
     mean, deviation = frame()["size"].mean(), frame()["size"].std(ddof=0)
     expected = (frame(5, seed=1)["size"] - mean) / deviation
     assert test.inputs(torch.arange(5))[:, 0].tolist() == pytest.approx(expected.tolist(), rel=1e-5)
-    assert test.width == 3
+    assert (test.width, test.names) == (3, ["input 0", "input 1", "input 2"])
+    assert np.array_equal(test.matrix(scaled=False), test.inputs(torch.arange(5)))
     with pytest.raises(ValueError, match="encoder gives missing or infinite numbers"):
         Table(frame(size=None, area=[None, 1.0] * 30), label="price", encoder=Plain())
 
