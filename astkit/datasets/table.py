@@ -82,6 +82,8 @@ class Table(Dataset[tuple[Tensor, Tensor]]):
     ) -> None:
         if (label is None) == (like is None):
             raise ValueError("label and like: give the name of a column, or a Table to be read as")
+        label, drop = label if label is None else str(label), list(map(str, drop))
+        groups = groups if groups is None else str(groups)
         rows = source
         if not isinstance(source, TableRows):
             needed = [each for each in (label, groups) if each is not None]

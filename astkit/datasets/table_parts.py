@@ -68,6 +68,7 @@ def divide_table(
     Rows without a label or date, and classes of fewer than `FEW` rows, are left out and named in
     the notes. Raises ``ValueError`` with all problems of the files.
     """
+    label, drop = str(label), list(map(str, drop))
     if date is not None and in_order:
         raise ValueError("date and in_order both order the rows: give one of them")
     if label in drop:

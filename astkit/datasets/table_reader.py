@@ -101,9 +101,12 @@ def read_table(
     """
     import pandas as pd
 
-    options = (columns, needed, drop)
+    # a DataFrame may have numbers as names
+    options = (columns, list(map(str, needed)), list(map(str, drop)))
     if isinstance(source, pd.DataFrame):
         return _read("the table", _FrameSource(source), *options)
+    if not isinstance(source, str | Path):
+        raise ValueError(f"a table is a {type(source).__name__}: give a path, or a DataFrame")
     path = Path(source).expanduser()
     if not path.is_file():
         raise ValueError(f"{path} is no file: give a CSV or parquet file, or a DataFrame")
@@ -455,6 +458,8 @@ def _typed(column: pd.Series[Any]) -> Any:
     kinds = pd.api.types
     if kinds.is_datetime64_any_dtype(column):
         return column.dt.tz_localize(None).to_numpy("datetime64[ns]")
+    if kinds.is_timedelta64_dtype(column):
+        return column.dt.total_seconds().to_numpy("float64") / 86_400
     plain = kinds.is_numeric_dtype(column) and not kinds.is_complex_dtype(column)
     if plain and not kinds.is_bool_dtype(column):
         values = column.to_numpy("float64", na_value=np.nan)

@@ -148,6 +148,11 @@ def test_empty_columns_and_rows_without_a_label_are_left_out() -> None:
         Table(frame()[["price"]].assign(copy=frame()["price"] * 2), label="price")
 
 
+def test_a_frame_may_have_numbers_as_names() -> None:
+    made = pd.DataFrame(np.random.default_rng(0).normal(size=(ROWS, 4)))
+    assert set(Table(made, label=3, drop=[0], groups=1).frame) == {"2"}
+
+
 # --- a table that is read as another one -----------------------------------------------------
 
 

@@ -185,6 +185,33 @@ def test_a_later_table_may_be_written_otherwise(
     assert other.frame["a"].dtype == one.frame["a"].dtype
 
 
+def test_columns_of_a_frame_keep_what_they_hold() -> None:
+    made = pd.DataFrame(
+        {
+            "whole": pd.array([1, None, 3], dtype="Int64"),
+            "hours": pd.to_timedelta([12, 24, None], "h"),
+            "moment": pd.date_range("2024-01-31", periods=3, tz="Europe/Berlin"),
+            "flag": [True, False, True],
+            "kind": pd.Categorical([" a", "b", None]),
+            "list": [[1], [2], [1]],
+            "id": 2**60 + np.arange(3),
+        }
+    )
+    read = read_table(made)
+    frame = read.frame
+    assert [each.kind for each in read.columns.values()] == ["number"] * 2 + ["date"] + [
+        "words"
+    ] * 4
+    assert frame["hours"].tolist()[:2] == [0.5, 1]
+    assert frame["whole"].isna().tolist() == [False, True, False]
+    assert frame["moment"][0] == pd.Timestamp("2024-01-31")
+    assert frame["kind"].tolist()[:2] == ["a", "b"]
+    assert frame["flag"].tolist() == ["True", "False", "True"]
+    assert frame["id"].nunique() == 3
+    with pytest.raises(ValueError, match="a table is a Series: give a path, or a DataFrame"):
+        read_table(made["whole"])
+
+
 def test_frames_parquet_and_packed_files_are_read_alike(tmp_path: Path) -> None:
     frame = pd.DataFrame(
         {"a": [1.5, None] * 40, "c": ["x", None] * 40, "d": pd.date_range("2024", periods=80)}
