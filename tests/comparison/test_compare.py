@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import random
 import re
 from functools import partial
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
-from torch.utils.data import DataLoader, Sampler, Subset, SubsetRandomSampler, TensorDataset
+from torch.utils.data import DataLoader, Subset, SubsetRandomSampler, TensorDataset
 
 from astkit import Budget, Comparison, Gate, InfoBatch, Metric, Policy, Selection, TrainConfig
 from astkit.comparison import schedule, training
@@ -366,7 +365,7 @@ def test_groups_count_in_a_metric_that_is_no_mean_over_rows() -> None:
     part.groups = (torch.arange(2 * few) % few)[order]  # type: ignore[attr-defined]
     metric = Metric("spread", Spread(), higher_is_better=False)
     once = run(policies=["auto"], metrics=metric, test=TensorDataset(x[:few], y[:few]))
-    twice = run(policies=["auto"], metrics=metric, test=DataLoader(part, 7, shuffle=True))
+    twice = run(policies=["auto"], metrics=metric, test=DataLoader(part, 7))
     for entry, other in zip(once.entries, twice.entries, strict=True):
         expected, found = once.test_rows(entry), twice.test_rows(other)
         assert expected is not None
@@ -581,7 +580,7 @@ def test_test_rows_of_a_group_are_one_number() -> None:
     grouped = TensorDataset(*small_tasks.TEST.tensors)
     grouped.groups = [str(row // 5) for row in range(HELD)]  # type: ignore[attr-defined]
     plain = run(policies=["auto"], seeds=[0])
-    for test in (grouped, DataLoader(grouped, 7, shuffle=True)):
+    for test in (grouped, DataLoader(grouped, 7)):
         report = run(policies=["auto"], seeds=[0], test=test)
         for each, other in zip(plain.entries, report.entries, strict=True):
             rows, groups = plain.test_rows(each), torch.arange(HELD) // 5
@@ -590,30 +589,10 @@ def test_test_rows_of_a_group_are_one_number() -> None:
             assert report.test_rows(other).tolist() == pytest.approx(expected)
 
 
-class Dice(Sampler):  # type: ignore[type-arg]
-    """Rows in an order that depends on nothing else."""
-
-    def __iter__(self) -> Any:
-        return iter(random.SystemRandom().sample(range(HELD), HELD))
-
-
-def test_test_rows_are_paired_if_their_loader_shuffles_and_not_if_it_throws_dice() -> None:
-    def tested(**options: Any) -> Comparison:
-        return run(test=DataLoader(small_tasks.TEST, 8, **options), policies=["cached_loss"])
-
-    def columns(report: Comparison) -> list[Any]:
-        return sorted(
-            zip(*(report.test_rows(each).tolist() for each in report.entries), strict=True)
-        )
-
-    expected = columns(tested())
-    for drawn in (None, torch.Generator()):
-        shuffled = tested(sampler=SubsetRandomSampler(range(HELD), drawn))
-        assert columns(shuffled) == expected
-        assert shuffled.verdicts[0].test_rows
-    thrown = tested(sampler=Dice())
-    assert [thrown.test_rows(each) for each in thrown.entries] == [None] * len(thrown.entries)
-    assert not thrown.verdicts[0].test_rows
+@pytest.mark.parametrize("how", [{"shuffle": True}, {"sampler": SubsetRandomSampler(range(HELD))}])
+def test_test_rows_in_another_order_each_time_are_refused(how: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="a DataLoader that shuffles"):
+        run(test=DataLoader(small_tasks.TEST, 8, **how), policies=["cached_loss"])
 
 
 def padded(rows: list[Any]) -> dict[str, Tensor]:

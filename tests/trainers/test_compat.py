@@ -93,7 +93,7 @@ def test_settings_that_it_does_not_know_are_refused(unchanged):
         ({"learning_rate": 1e-3}, "unexpected keyword argument 'learning_rate'"),
         ({"rate": 0.5}, "unexpected keyword argument 'rate'"),
         ({"target_activation_rate": 1.5}, "rate is 1.5: give a share"),
-        ({"precision": "half"}, "precision is 'half': give fp32, bf16"),
+        ({"precision": "half"}, "precision is 'half': give one of fp32, bf16"),
         ({"controller": "top_k"}, "TopK needs a whole batch"),
     ]
     for config, sentence in refused:

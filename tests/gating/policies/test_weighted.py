@@ -131,7 +131,7 @@ def test_changed_weights_are_state_and_no_other_settings() -> None:
     policy.weights = WEIGHTS[::-1]
     restore(later, saved(policy))
     assert later.weights.tolist() == WEIGHTS[::-1]
-    with pytest.raises(ValueError, match="another policy"):
+    with pytest.raises(ValueError, match="made with other settings"):
         restore(Weighted(WEIGHTS[::-1]), saved(policy))
 
 
