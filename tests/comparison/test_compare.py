@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import random
 import re
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
-from torch.utils.data import DataLoader, Subset, SubsetRandomSampler, TensorDataset
+from torch.utils.data import DataLoader, Sampler, Subset, SubsetRandomSampler, TensorDataset
 
 from astkit import Budget, Comparison, Gate, InfoBatch, Metric, Policy, Selection, TrainConfig
 from astkit.comparison import schedule, training
@@ -587,6 +588,13 @@ def test_test_rows_of_a_group_are_one_number() -> None:
             without = [float(rows[groups != group].mean()) for group in range(5)]
             expected = [5 * each["value"] - 4 * mean for mean in without]
             assert report.test_rows(other).tolist() == pytest.approx(expected)
+
+
+class Dice(Sampler):  # type: ignore[type-arg]
+    """Rows in an order that depends on nothing else."""
+
+    def __iter__(self) -> Any:
+        return iter(random.SystemRandom().sample(range(HELD), HELD))
 
 
 @pytest.mark.parametrize("how", [{"shuffle": True}, {"sampler": SubsetRandomSampler(range(HELD))}])
