@@ -183,7 +183,9 @@ def estimate(
     kept = None if rows is None else rows[:, np.isfinite(rows).all(0)]
     if kept is not None and kept.size:
         count = kept.shape[1]
-        time = 1.0 if grouped else autocorrelation_time(kept.mean(0))
+        # few rows hardly show it, and blocks without need cost little
+        level = min(0.2, 2 / math.sqrt(count))
+        time = 1.0 if grouped else autocorrelation_time(kept.mean(0), level)
         worth, length = count / time, block_length(time, count)
         blocks = length > 1
     if kept is not None and n > 1 and kept.size > n:

@@ -15,7 +15,7 @@ from astkit import rng
 
 Array = np.ndarray[Any, Any]
 
-LEVEL = 0.1  # of the test; taking independent rows for a series costs little, the reverse much
+LEVEL = 0.1  # of the test
 DRAWS = 99  # permutations of it
 WINDOW = 4.0  # autocorrelation times over which autocorrelations are summed
 TIMES = 6.0  # autocorrelation times in a block, at least
@@ -24,11 +24,11 @@ FEWEST = 30  # independent rows that a verdict needs
 RUN = 10  # rows of a class in a row, on average, from which rows may be sorted by class
 
 
-def autocorrelation_time(values: Array) -> float:
+def autocorrelation_time(values: Array, level: float = LEVEL) -> float:
     """Rows in their order that are worth one independent row: 1 + 2 * the sum of autocorrelations.
 
     The mean of ``values``, float ``[n]`` or ``[n, d]``, varies as that of n / time independent
-    rows; of several columns the largest time counts. 1 unless a permutation test at `LEVEL` finds
+    rows; of several columns the largest time counts. 1 unless a permutation test at ``level`` finds
     that neighbours are alike in a column, or share values in different ones, see `_shared`.
 
     The test's statistic is the largest standardised variance ratio of sums of 2, 4, 8, ... rows
@@ -47,9 +47,9 @@ def autocorrelation_time(values: Array) -> float:
     found = _alike(columns)
     random = np.random.default_rng(rng.derive(0, "neighbours", len(columns)))
     times = [1.0]
-    if found.max() >= 1:  # below it more than LEVEL of all permutations are above
+    if found.max() >= 1:  # below it more permutations are above than the level
         drawn = np.sort([_alike(random.permutation(columns)).max() for _ in range(DRAWS)])
-        least = drawn[math.ceil((1 - LEVEL) * (DRAWS + 1)) - 1]
+        least = drawn[math.ceil((1 - level) * (DRAWS + 1)) - 1]
         times += [_time(column) for column in columns.T[found >= least]]
     if columns.shape[1] > 1:
         times += [_time(column) for column in _shared(columns, random)]
