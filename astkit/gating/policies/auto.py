@@ -59,7 +59,7 @@ class Auto(Aim):
     )
     needs_index = needs_outputs = True
     state: ClassVar[tuple[str, ...]] = (*Aim.state, "known")
-    #: Confidence (0 until a sample is seen), correctness and probability of the label, float32 [3, N].
+    #: Confidence (0 until seen), correctness and probability of the label, float32 [3, N].
     known: Tensor | None = None
 
     def __init__(self, seed: int = 0) -> None:
