@@ -47,6 +47,15 @@ def test_a_few_trials_on_rows_that_depend_on_each_other() -> None:
     assert calibration.recorded(600, 300, 0.0, 1.0, trials=5)["alarms"] == 0
 
 
+def test_committed_intervals_cover_where_rows_depend_on_each_other() -> None:
+    report = json.loads(calibration.RESULTS.read_text())
+    cells = report["groups"]["cells"] + report["series"]["cells"]
+    assert len(cells) == 36
+    for each in cells:
+        assert each["trials"] >= 1000
+        assert each["low"] >= 0.92, each  # of Wilson's interval
+
+
 def check(row: dict[str, Any]) -> None:
     for part, expected in row["formula"].items():
         assert row["counted"][part] == pytest.approx(expected, rel=0.2), row
