@@ -56,6 +56,15 @@ def test_committed_intervals_cover_where_rows_depend_on_each_other() -> None:
         assert each["low"] >= 0.92, each  # of Wilson's interval
 
 
+def test_committed_false_alarms_of_windows_of_a_stationary_process() -> None:
+    cells = json.loads(calibration.RESULTS.read_text())["recordings"]["cells"]
+    assert len(cells) == len(calibration.RECORDED)
+    for each in cells:
+        assert each["trials"] >= 1000
+        assert each["alarms"] <= 0.01, each
+        assert each["high"] <= 0.02, each  # of Wilson's interval
+
+
 def check(row: dict[str, Any]) -> None:
     for part, expected in row["formula"].items():
         assert row["counted"][part] == pytest.approx(expected, rel=0.2), row
