@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 from astkit.names import PUBLIC
 
 if TYPE_CHECKING:
+    from astkit.aim.auto import Auto as Auto
     from astkit.aim.explain import explain as explain
     from astkit.aim.forecast import forecast as forecast
+    from astkit.aim.policy import Aim as Aim
     from astkit.comparison.compare import compare as compare
     from astkit.comparison.report import Comparison as Comparison
     from astkit.datasets.foreign import indexed as indexed
@@ -20,8 +22,6 @@ if TYPE_CHECKING:
     from astkit.datasets.table import Table as Table
     from astkit.gating.epoch import RunInfo as RunInfo
     from astkit.gating.gate import Gate as Gate
-    from astkit.gating.policies.aim import Aim as Aim
-    from astkit.gating.policies.auto import Auto as Auto
     from astkit.gating.policies.bls import BatchLossScore as BatchLossScore
     from astkit.gating.policies.cached_loss import CachedLoss as CachedLoss
     from astkit.gating.policies.class_balanced import ClassBalanced as ClassBalanced

@@ -39,8 +39,8 @@ REGISTRIES: dict[str, dict[str, str]] = {
     "policy": {
         "gate": "astkit.gating.gate:Gate",
         "random": "astkit.gating.policies.random_subset:RandomSubset",
-        "aim": "astkit.gating.policies.aim:Aim",
-        "auto": "astkit.gating.policies.auto:Auto",
+        "aim": "astkit.aim.policy:Aim",
+        "auto": "astkit.aim.auto:Auto",
         "bls": "astkit.gating.policies.bls:BatchLossScore",
         "cached_loss": "astkit.gating.policies.cached_loss:CachedLoss",
         "class_balanced": "astkit.gating.policies.class_balanced:ClassBalanced",

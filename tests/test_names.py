@@ -78,9 +78,6 @@ TWICE = {
     "add_commands": "each module of the shell's commands has one, called by `astkit.cli`",
     "run": "likewise: what a command does",
     "read": "of the two files of a run, checkpoints and metrics, beside what writes them",
-    "judge": "the verdict on what was measured, and the forecast before",
-    "forecast": "the function for data, and the method of a policy's module",
-    "Forecast": "what both of these return",
 }
 """Public names that two modules may define, and why."""
 

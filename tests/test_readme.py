@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from astkit.gating.forecast import Forecast
-from astkit.gating.policies import aim
+from astkit.aim import policy as aim
+from astkit.aim.powers import PowerForecast
 
 ROOT = Path(__file__).resolve().parents[1]
 FILES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "data" / "README.md"]
@@ -42,7 +42,9 @@ EXTRAS = [
 def whole(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Whether `aim` fits proxies to judge what it gains, which takes most of the time."""
     if not request.param:
-        monkeypatch.setattr(aim, "judge", lambda *_: Forecast(5.0, 1.0, "% of the RMSE", 1.0))
+        monkeypatch.setattr(
+            aim, "best_power", lambda *_: PowerForecast(5.0, 1.0, "% of the RMSE", 1.0)
+        )
         monkeypatch.setattr(aim, "too_dear", lambda *_: False)
     return request.param
 

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from astkit import rng
+from astkit.aim.powers import gain
+from astkit.aim.ratio import calibrated
 from astkit.datasets.dependence import autocorrelation_time, block_length, block_numbers
-from astkit.gating.forecast import gain
-from astkit.gating.ratio import calibrated
 
 Array = np.ndarray[Any, Any]
 Fold = tuple[Array, Array]
@@ -128,7 +128,7 @@ class Judge:
         ratio: see `Ratio`.
         folds: of the target's rows.
         units: int ``[M]``, of target rows that depend on each other.
-        unit: of gains, see `astkit.gating.forecast.gain`.
+        unit: of gains, see `astkit.aim.powers.gain`.
         forward: whether the target's rows are in order of time, and folds go forward.
         times: rows that each old row stands for.
     """

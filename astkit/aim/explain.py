@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from astkit import rng
+from astkit.aim.ratio import auc
 from astkit.datasets.table import Table
-from astkit.gating.ratio import auc
 
 if TYPE_CHECKING:
     import pandas as pd

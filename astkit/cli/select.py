@@ -41,10 +41,11 @@ def run(options: argparse.Namespace) -> None:
     import torch
 
     from astkit import rng
+    from astkit.aim.policy import pair as pair_of
+    from astkit.aim.policy import weigh
     from astkit.datasets.pools import read_pool
     from astkit.datasets.table_reader import PACKED
     from astkit.files import write_atomic
-    from astkit.gating.policies import aim
     from astkit.gating.policies.draws import draw_systematic
 
     if options.rows is not None:
@@ -56,8 +57,8 @@ def run(options: argparse.Namespace) -> None:
     pool = read_pool(options.pool, options.target, options.label)
     for note in pool.notes:
         say(note)
-    pair = aim.pair(pool.rows, pool.target, seed=options.seed, classes=True)  # others are decimals
-    choice = aim.aimed(pair)
+    pair = pair_of(pool.rows, pool.target, seed=options.seed, classes=True)  # others are decimals
+    choice = weigh(pair)
     count = len(pool.rows)
     weights = torch.ones(count) if choice.weights is None else choice.weights
     most = max(1, int(count / float(weights.max())))

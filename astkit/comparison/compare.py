@@ -20,6 +20,7 @@ import torch
 from filelock import FileLock, Timeout
 from torch import nn
 
+from astkit.aim.policy import Aim
 from astkit.checks import ABOVE_0, check_number, check_types
 from astkit.comparison.report import NAME, Comparison
 from astkit.comparison.schedule import Schedule
@@ -29,7 +30,6 @@ from astkit.comparison.training import RECORDS, Chosen, Method, Task
 from astkit.datasets import Loader
 from astkit.datasets.facts import paired_groups, row_groups
 from astkit.gating.losses import Criterion
-from astkit.gating.policies.aim import Aim
 from astkit.gating.policy import Policy, as_policy
 from astkit.names import REGISTRIES
 from astkit.profiling.flops import RowFlops

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from safetensors.torch import load_file
 from torch import Tensor
 
+from astkit.aim.powers import PowerForecast
 from astkit.comparison.samples import Samples, Suspects, explorer, image_tag, together
 from astkit.comparison.statistics import (
     COSTS,
@@ -34,7 +35,6 @@ from astkit.comparison.statistics import (
 )
 from astkit.comparison.verdict import Verdict, judge, unequal, unit
 from astkit.files import plain_values, read_json, write_atomic, write_json
-from astkit.gating.forecast import Forecast
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -93,7 +93,7 @@ class Comparison:
         self.notes: list[str] = list(contents.get("notes", []))
         self.baseline: list[str] = list(contents.get("baseline", []))
         forecast = contents.get("forecast")
-        self.forecast = None if forecast is None else Forecast(**forecast)
+        self.forecast = None if forecast is None else PowerForecast(**forecast)
         self.settings = dict(contents.get("settings", {}))
         self.stamp = dict(contents.get("stamp", {}))
         self.smallest_gain: float | None = contents.get("smallest_gain")

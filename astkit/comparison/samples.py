@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, Subset
 
 from astkit import rng
 from astkit.checks import check_count
-from astkit.datasets.facts import class_labels, inside
+from astkit.datasets.facts import class_labels, underlying
 from astkit.datasets.table import Table
 from astkit.files import plain_values, write_atomic
 
@@ -66,7 +66,7 @@ class Samples:
     ) -> None:
         self.trained, self.losses, self.name = trained, losses, name
         # the rows of a DataLoader are numbered in its data set, whichever it loads
-        whole, rows, _ = inside(data.dataset if isinstance(data, DataLoader) else data)
+        whole, rows, _ = underlying(data.dataset if isinstance(data, DataLoader) else data)
         names: Any = getattr(whole, "classes", None)
         self.classes: list[Any] | None = None
         if hasattr(names, "__len__") and not isinstance(names, Mapping | str):

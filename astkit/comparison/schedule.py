@@ -10,14 +10,14 @@ from typing import Any
 
 from safetensors.torch import load_file
 
+from astkit.aim.policy import Aim, expected_gain
+from astkit.aim.powers import PowerForecast
 from astkit.comparison.baseline import Baseline, check_baseline, own_rate
 from astkit.comparison.statistics import DENSE
 from astkit.comparison.training import RECORDS, Entry, Method, Task, selectable, train_method
 from astkit.datasets.facts import class_labels, shared_rows, varies
 from astkit.datasets.foreign import keeps_order
 from astkit.files import read_json, write_json
-from astkit.gating.forecast import Forecast
-from astkit.gating.policies.aim import Aim, forecast
 from astkit.gating.policy import overrides
 from astkit.stamp import stamp
 from astkit.trainers import Budget, Trainer
@@ -123,7 +123,7 @@ class Schedule:
                 )
             self.task.trainer(policy, seed, self.budget).check()
 
-    def _forecast(self, seed: int) -> Forecast | None:
+    def _forecast(self, seed: int) -> PowerForecast | None:
         """What choosing by the validation data is expected to gain, if a policy does so."""
         policies = [method.new_policy(seed) for method in self.methods.values()]
         chooser = next((each for each in policies if isinstance(each, Aim)), None)
@@ -133,14 +133,14 @@ class Schedule:
         features, classes = getattr(chooser, "features", None), trainer.look().classes
         options: dict[str, Any] = {"features": features, "seed": seed, "classes": classes}
         try:
-            expected = forecast(self.task.train, self.task.validation, **options)
+            expected = expected_gain(self.task.train, self.task.validation, **options)
         except ValueError as error:  # "auto" does without, "aim" says it where it cannot
             print(f"forecast: none, since {error}")
             return None
         print(expected.sentence, flush=True)
         return expected
 
-    def _baseline(self, seed: int, expected: Forecast | None) -> Baseline:
+    def _baseline(self, seed: int, expected: PowerForecast | None) -> Baseline:
         """The baseline as checked now, or by an earlier call in this folder.
 
         Methods that gain by the validation data, as ``expected``, have a rate of their own.

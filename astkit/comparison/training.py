@@ -25,7 +25,7 @@ from astkit.datasets import BatchSource, Loader, as_loader
 from astkit.datasets.batch import Batch, join
 from astkit.datasets.dependence import centred, sorted_by
 from astkit.datasets.facts import row_groups
-from astkit.datasets.foreign import check_unshuffled, opened
+from astkit.datasets.foreign import check_unshuffled, open_data
 from astkit.files import read_json, write_atomic, write_json
 from astkit.gating.losses import Criterion, cross_entropy_rows
 from astkit.gating.policies.random_subset import RandomSubset
@@ -93,7 +93,7 @@ class Task:
         """The "validation" or "test" data, in order."""
         data = getattr(self, part)
         check_unshuffled(data)
-        data = opened(data)
+        data = open_data(data)
         return as_loader(data, choose_device(self.device), shuffle=False)
 
     def trainer(
@@ -446,5 +446,5 @@ def selectable(data: Any, seed: int) -> BatchSource:
 
     A loader that iterates in its own way is passed through; it has no ``order``.
     """
-    data = opened(data)
+    data = open_data(data)
     return data.reseeded(seed) if isinstance(data, Loader) else as_loader(data, seed=seed)

@@ -56,7 +56,7 @@ def class_labels(data: Any, classes: bool | None = True) -> Tensor | None:
     """
     if classes is False:
         return None
-    data, rows, _ = inside(data)
+    data, rows, _ = underlying(data)
     if rows is not None:
         whole = class_labels(data, classes)
         return None if whole is None else whole[rows]
@@ -120,7 +120,7 @@ def shared_rows(train: Any, validation: Any, test: Any) -> dict[tuple[str, str],
 def _hashed(data: Any) -> np.ndarray[Any, Any]:
     """Hashes of the inputs of all rows, uint64; none if it is not known which rows are loaded."""
     known = not isinstance(data.loader if isinstance(data, ForeignLoader) else data, list)
-    data, rows, told = inside(data)
+    data, rows, told = underlying(data)
     known = known and told and hasattr(data, "__getitem__")
     if not known or isinstance(data, IterableDataset):
         return np.empty(0, np.uint64)
@@ -173,8 +173,8 @@ def read_alike(data: Any, target: Any) -> Any:
 
     Those are the attributes `TRANSFORMS` of both; without them ``data`` are unchanged.
     """
-    whole, rows, known = inside(data)
-    wanted = inside(target)[0]
+    whole, rows, known = underlying(data)
+    wanted = underlying(target)[0]
     both = [name for name in TRANSFORMS if hasattr(whole, name) and hasattr(wanted, name)]
     if not known or not both or not varies(whole):
         return data
@@ -221,7 +221,7 @@ def within(data: Any) -> Within | None:
     return None
 
 
-def inside(data: Any) -> tuple[Any, Tensor | None, bool]:
+def underlying(data: Any) -> tuple[Any, Tensor | None, bool]:
     """The data set within loaders and subsets, its rows in them, and whether these are known.
 
     A Subset with labels of its own is a data set. See `Within`.

@@ -175,7 +175,7 @@ def convertible(loader: Any) -> bool:
     )
 
 
-def opened(data: Any) -> Any:
+def open_data(data: Any) -> Any:
     """A torch DataLoader that loads each row once as a `Loader`; anything else unchanged."""
     if not convertible(data):
         return data
@@ -273,7 +273,7 @@ def name_of(source: BatchSource) -> str:
     return type(getattr(source, "loader", source)).__name__
 
 
-def divided(source: BatchSource) -> BatchSource:
+def divide(source: BatchSource) -> BatchSource:
     """``source``, of which each process loads its share; ``ValueError`` if all load the same.
 
     Warns of an ``IterableDataset``, which has to divide its rows itself.
@@ -288,7 +288,7 @@ def divided(source: BatchSource) -> BatchSource:
                 f"batch_size is {size}, which {world} processes cannot share evenly: give"
                 f" {' or '.join(map(str, near))}"
             )
-        return source.divided()
+        return source.divide()
     loader: Any = getattr(source, "loader", source)
     same = f"all {distributed.world()} processes would train on the same rows of the"
     if getattr(source, "streamed", False):

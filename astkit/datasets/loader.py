@@ -199,7 +199,7 @@ class Loader:
         """A copy that loads every row as it is: not augmented, and with a last batch in part."""
         return self._changed(_augment=Augment(), drop_last=False)
 
-    def divided(self) -> Self:
+    def divide(self) -> Self:
         """A copy whose batches hold this process's share of the rows; all have equally many.
 
         See `distributed.shared_evenly` for rows that are left over.

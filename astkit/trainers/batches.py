@@ -13,7 +13,7 @@ from torch import Tensor
 from astkit import distributed, rng
 from astkit.datasets import BatchSource, Loader
 from astkit.datasets.batch import Batch
-from astkit.datasets.foreign import divided, name_of
+from astkit.datasets.foreign import divide, name_of
 from astkit.gating.epoch import Epoch, RunInfo
 from astkit.gating.policy import Policy, overrides
 from astkit.gating.targets import Targets
@@ -23,7 +23,7 @@ class RowsByNumber:
     """Training data whose rows are loaded in any order, from any place in it."""
 
     def __init__(self, source: Any, epoch: Epoch) -> None:
-        self.source: Any = divided(source)
+        self.source: Any = divide(source)
         self.epoch = epoch
 
     def begin(self, batch: int, taken: int) -> Iterator[Batch]:
@@ -69,7 +69,7 @@ class RowsInOrder:
     """Training data that are read in their own order, from the beginning, in each pass."""
 
     def __init__(self, source: Any, epoch: Epoch, device: torch.device, seed: int) -> None:
-        self.source: Any = divided(source)
+        self.source: Any = divide(source)
         self.epoch = epoch
         self.device, self.seed = device, seed
 

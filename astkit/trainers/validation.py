@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from astkit.checks import check_count
 from astkit.datasets import BatchSource, as_loader
-from astkit.datasets.foreign import check_unshuffled, is_dataset, opened
+from astkit.datasets.foreign import check_unshuffled, is_dataset, open_data
 from astkit.trainers.config import TrainConfig
 from astkit.trainers.evaluation import Metric, Metrics, as_metrics
 from astkit.trainers.first_batch import sampled_rows
@@ -46,7 +46,7 @@ class Validation:
         if data is not None:
             check_unshuffled(data)
             size = config.batch_size if is_dataset(data) else None  # a loader has its own
-            self.source = as_loader(opened(data), device, size, shuffle=False)
+            self.source = as_loader(open_data(data), device, size, shuffle=False)
         self.rows = sampled_rows(self.source, config.validation_fraction)
         self.metrics: tuple[Metric, ...] = as_metrics(metrics)
         self.each_epoch = each_epoch

@@ -26,6 +26,7 @@ import torch
 from scipy import optimize, signal, stats
 from torch.utils.data import TensorDataset
 
+from astkit.aim import policy as aim
 from astkit.comparison.statistics import (
     DENSE,
     Entry,
@@ -37,7 +38,6 @@ from astkit.comparison.statistics import (
 from astkit.comparison.verdict import SMALLEST_GAIN, Verdict, judge
 from astkit.datasets.dependence import FEWEST
 from astkit.files import read_json, write_json
-from astkit.gating.policies import aim
 from astkit.rng import derive
 from astkit.stamp import describe, stamp
 from astkit.trainers.evaluation import wilson_interval
@@ -279,7 +279,7 @@ def recorded(train: int, target: int, memory: float, rate: float, trials: int) -
         x[:, :, 0] += 1.5 * y[:, None]
         parts = [TensorDataset(x[part], y[part]) for part in (slice(train), slice(train, None))]
         pair = aim.pair(*parts, seed=trial)
-        alarms.append(not aim.aimed(pair).forecast.reason)
+        alarms.append(not aim.weigh(pair).forecast.reason)
         worth.append(pair.worth)
     cell = {"train": train, "target": target, "memory": memory, "rate": rate}
     said = {"said": round(float(np.median(worth))), "told": fmean(w >= FEWEST for w in worth)}

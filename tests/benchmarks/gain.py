@@ -37,13 +37,13 @@ from torch.nn import functional as F
 from torch.utils.data import ConcatDataset
 
 from astkit import Budget, Metric, Policy, RunInfo, Selection, TrainConfig, Trainer, rng
+from astkit.aim import policy as aim
 from astkit.comparison.training import Method, Task, train_method
 from astkit.datasets import Images, Loader, load, open_mapped, write_mapped
 from astkit.datasets.batch import Batch
 from astkit.datasets.conditions import Condition, condition
 from astkit.files import write_atomic
 from astkit.gating.losses import cross_entropy_rows
-from astkit.gating.policies import aim
 from astkit.stamp import stamp
 from astkit.tasks.language import GPT
 from astkit.tasks.parts import mlp
@@ -463,7 +463,7 @@ def foretell(spec: Run) -> dict[str, Any]:
     """What `aim` foretells before training."""
     torch.set_num_threads(1)
     here = made(spec)
-    found = aim.forecast(here.train, here.validation, seed=spec.seed)
+    found = aim.expected_gain(here.train, here.validation, seed=spec.seed)
     return {**found._asdict(), "value": found.gain, "stamp": {"commit": stamp()["commit"]}}
 
 

@@ -50,7 +50,8 @@ The gate was tried with 3e-4 to 1.2e-2, and with batches of 640, of which it tra
 HEAD = """# Policies
 
 Which policies are there, and what did each gain? A policy chooses the samples that are trained on.
-Each is one file in [astkit/gating/policies](../astkit/gating/policies/__init__.py), used by its
+Each is one file in [astkit/gating/policies](../astkit/gating/policies/__init__.py), `aim` and
+`auto` in [astkit/aim](../astkit/aim/__init__.py), used by its
 name, as in `Trainer(..., policy="infobatch")`. Written by `python -m tests.benchmarks.policies`.
 
 """

@@ -15,11 +15,11 @@ from torch.utils.data import TensorDataset
 
 import astkit
 from astkit import Budget, TrainConfig
+from astkit.aim.policy import Aim
 from astkit.comparison import baseline, schedule, training
 from astkit.comparison.baseline import Trial
-from astkit.gating.policies.aim import Aim
+from tests.aim.test_policy import table
 from tests.comparison.small_tasks import run
-from tests.gating.policies.test_aim import table
 
 
 def digits() -> list[TensorDataset]:

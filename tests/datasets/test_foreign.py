@@ -11,7 +11,7 @@ from torch.utils.data import (
 
 from astkit import distributed
 from astkit.datasets import BatchSource, Images, Loader, as_loader, indexed
-from astkit.datasets.foreign import ForeignLoader, convertible, divided, resized
+from astkit.datasets.foreign import ForeignLoader, convertible, divide, resized
 
 X, Y = torch.randn(10, 3), torch.arange(10) % 3
 PAIRS = TensorDataset(X, Y)
@@ -184,7 +184,7 @@ def test_several_processes_load_different_rows_or_are_refused(monkeypatch):
         {"batch_sampler": Own()},
     ):
         source = as_loader(DataLoader(PAIRS, **options))
-        assert divided(source) is source
+        assert divide(source) is source
     same = "all 2 processes would train on the same rows of the"
     for loader, kind in (
         (ordinary(), "DataLoader"),
@@ -193,11 +193,11 @@ def test_several_processes_load_different_rows_or_are_refused(monkeypatch):
         ([(X, Y)], "list: pass the data set instead, with batch_size=..., or a DataLoader with sa"),
     ):
         with pytest.raises(ValueError, match=f"{same} {kind}"):
-            divided(as_loader(loader))
+            divide(as_loader(loader))
     for stream in (Turned(), DataLoader(Turned(), 5)):
         source = as_loader(stream)
         with pytest.warns(UserWarning, match=f"{same} stream, unless it divides them itself"):
-            assert divided(source) is source
+            assert divide(source) is source
 
 
 class Mixed(DataLoader):

@@ -12,9 +12,9 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from astkit import rng
+from astkit.aim.auto import Auto
 from astkit.datasets import Batch, indexed
 from astkit.gating import Policy, RunInfo
-from astkit.gating.policies.auto import Auto
 from astkit.trainers import StepResult, TrainConfig, Trainer
 
 ROWS = 240

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from astkit import rng
+from astkit.aim.features import UNKNOWN, Rows
+from astkit.aim.policy import FEWEST, FEWEST_TRAINED, Aim, Weighting
 from astkit.datasets.facts import paired_groups
-from astkit.gating.features import UNKNOWN, Rows
-from astkit.gating.policies.aim import FEWEST, FEWEST_TRAINED, Aim, Aimed
 from astkit.gating.policies.draws import draw_weighted
 from astkit.gating.policies.last_loss import check_samples
 from astkit.gating.policy import PolicyCard, RunInfo, Selection, Visit
@@ -87,7 +87,7 @@ class Auto(Aim):
         drawn = draw_weighted(weight, len(run.rows), random)
         return Selection(drawn[torch.randperm(len(drawn), generator=random)])
 
-    def _settle(self, choice: Aimed) -> None:
+    def _settle(self, choice: Weighting) -> None:
         judged = bool(choice.forecast.unit)  # else drawing may well be worse
         super()._settle(choice if judged else replace(choice, weights=None))
 

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from astkit import rng
+from astkit.aim.blocks import OUTPUTS, worth
+from astkit.aim.features import CHUNK, IMAGES, TABLE, TEXTS, TOKENS, Matrix, Rows, stacked
 from astkit.datasets.dependence import block_numbers
-from astkit.gating.blocks import OUTPUTS, worth
-from astkit.gating.features import CHUNK, IMAGES, TABLE, TEXTS, TOKENS, Matrix, Rows, stacked
 
 Array = np.ndarray[Any, Any]
 

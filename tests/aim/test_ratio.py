@@ -12,11 +12,11 @@ import torch
 from scipy import signal
 from torch.utils.data import DataLoader, TensorDataset
 
+from astkit.aim import policy as aim
+from astkit.aim import ratio
+from astkit.aim.features import Rows
+from astkit.aim.ratio import Array, Pair
 from astkit.datasets import Images, dependence
-from astkit.gating import ratio
-from astkit.gating.features import Rows
-from astkit.gating.policies import aim
-from astkit.gating.ratio import Array, Pair
 
 
 def pair(train: torch.Tensor, target: torch.Tensor, *labels: torch.Tensor) -> Pair:
@@ -294,7 +294,7 @@ def test_a_table_may_hold_few_values_in_a_column_and_infinite_ones(classes: int)
     target[:, 0] += 1
     made = pair(x, target, y, y[:150])
     assert len(made.sample) == 400
-    found = aim.aimed(made)
+    found = aim.weigh(made)
     assert "nothing to gain" not in found.forecast.sentence
 
 

@@ -13,14 +13,9 @@ import torch
 from torch import Tensor
 
 from astkit import rng
-from astkit.datasets.dependence import FEWEST as FEWEST_INDEPENDENT
-from astkit.datasets.facts import paired_groups, read_alike
-from astkit.gating.features import IMAGES, TABLE, TEXTS, TOKENS, UNKNOWN, FeaturesOf, Rows
-from astkit.gating.forecast import Forecast, judge
-from astkit.gating.policies.draws import draw_systematic
-from astkit.gating.policies.last_loss import check_samples
-from astkit.gating.policy import Policy, PolicyCard, RunInfo, Selection
-from astkit.gating.ratio import (
+from astkit.aim.features import IMAGES, TABLE, TEXTS, TOKENS, UNKNOWN, FeaturesOf, Rows
+from astkit.aim.powers import PowerForecast, best_power
+from astkit.aim.ratio import (
     LOWEST,
     Pair,
     class_factor,
@@ -28,6 +23,11 @@ from astkit.gating.ratio import (
     input_ratio,
     input_test,
 )
+from astkit.datasets.dependence import FEWEST as FEWEST_INDEPENDENT
+from astkit.datasets.facts import paired_groups, read_alike
+from astkit.gating.policies.draws import draw_systematic
+from astkit.gating.policies.last_loss import check_samples
+from astkit.gating.policy import Policy, PolicyCard, RunInfo, Selection
 
 LEVEL = 0.01  # probability of any false alarm in a run without a shift
 TESTS = 3  # of a run: classes, inputs before training, inputs as the model sees them
@@ -42,11 +42,11 @@ VARIES = (
 
 
 @dataclass(frozen=True)
-class Aimed:
+class Weighting:
     """How training rows are to be drawn, and the FLOPs spent on it."""
 
     weights: Tensor | None  # float64 [N], mean 1; None: all rows
-    forecast: Forecast
+    forecast: PowerForecast
     flops: float
 
 
@@ -54,8 +54,8 @@ class Aim(Policy):
     """Draws as many rows as dense training, in proportion to how much the target needs them.
 
     The target is the validation data. Weights p_target(x, y) / p_training(x, y), see
-    ``astkit.gating.ratio``, to the power 0, 0.5 or 1 that a proxy found best, see
-    ``astkit.gating.forecast``. Where a test does not tell the training data from the target, or
+    ``astkit.aim.ratio``, to the power 0, 0.5 or 1 that a proxy found best, see
+    ``astkit.aim.powers``. Where a test does not tell the training data from the target, or
     where the proxy does not gain, all rows are trained on, as in dense training; unless the targets
     of the rows that would be left out are noise, by which a proxy loses less than a network.
     Rows that depend on each other, as several of one patient, are a difference only if more groups
@@ -131,7 +131,7 @@ class Aim(Policy):
         kind, can_ask_model = both.train.kind, run.features is not None
         self.stage = 1 if can_ask_model and kind in (IMAGES, UNKNOWN) else 2
         if kind != UNKNOWN or not can_ask_model:
-            self._settle(aimed(both, most=most(run)))
+            self._settle(weigh(both, most=most(run)))
 
     def _ask_the_model(self, run: RunInfo) -> None:
         """Compare rows that are to be trained on next with the target, as the model sees them."""
@@ -144,12 +144,12 @@ class Aim(Policy):
         target = Rows(run.target, by_row=lambda rows: features(rows, "target"), classes=run.classes)
         seen = Pair(train, target, run.seed)
         if self.drawn_by is None:
-            self._settle(aimed(seen, run.rows[:ASKED], most(run)))
+            self._settle(weigh(seen, run.rows[:ASKED], most(run)))
             return
         self.drawn_by = sharpened(seen, self.drawn_by, self.power, most(run))
         self.flops += seen.booked()
 
-    def _settle(self, choice: Aimed) -> None:
+    def _settle(self, choice: Weighting) -> None:
         self.drawn_by, self.power = choice.weights, choice.forecast.power
         self.flops += choice.flops
 
@@ -174,7 +174,7 @@ def too_dear(fit: float, most: float) -> bool:
     return rest > most
 
 
-def aimed(pair: Pair, unseen: Tensor | None = None, most: float = math.inf) -> Aimed:
+def weigh(pair: Pair, unseen: Tensor | None = None, most: float = math.inf) -> Weighting:
     """Weights and forecast for a pair of training data and target.
 
     ``unseen``: int64, the training rows of the test, in random order; by default any. ``most``:
@@ -191,12 +191,12 @@ def aimed(pair: Pair, unseen: Tensor | None = None, most: float = math.inf) -> A
         weights, forecast = _settled(pair, unseen, most)
     took = time.perf_counter() - start
     forecast = forecast._replace(seconds=took, block=pair.train.block)
-    return Aimed(weights, forecast, pair.booked())
+    return Weighting(weights, forecast, pair.booked())
 
 
-def _settled(pair: Pair, unseen: Tensor | None, most: float) -> tuple[Tensor | None, Forecast]:
+def _settled(pair: Pair, unseen: Tensor | None, most: float) -> tuple[Tensor | None, PowerForecast]:
     """Weights, float64 ``[N]`` with mean 1 or ``None`` for all rows, and the forecast."""
-    dear = Forecast(0.0, 0.0, "", 0.0, "none, choosing would cost too much")
+    dear = PowerForecast(0.0, 0.0, "", 0.0, "none, choosing would cost too much")
     if too_dear(pair.least_fit(), most):
         return None, dear
     if pair.worth < FEWEST_INDEPENDENT:
@@ -204,7 +204,7 @@ def _settled(pair: Pair, unseen: Tensor | None, most: float) -> tuple[Tensor | N
             "cannot tell, neighbouring rows of the target depend on each other, so that they are"
             f" worth about {pair.worth:.0f} independent ones, and {FEWEST_INDEPENDENT} are needed"
         )
-        return None, Forecast(0.0, 0.0, "", 0.0, few)
+        return None, PowerForecast(0.0, 0.0, "", 0.0, few)
     whole = torch.ones(len(pair.train), dtype=torch.float64)
     labels = pair.labels
     if labels is not None and class_test(pair) > LEVEL / TESTS:
@@ -224,14 +224,14 @@ def _settled(pair: Pair, unseen: Tensor | None, most: float) -> tuple[Tensor | N
     test = input_test(pair, factor_of(everything), unseen)
     inputs = test.p <= LEVEL / TESTS
     if labels is None and math.isnan(test.auc):
-        return None, Forecast(0.0, 0.0, "", 0.0, VARIES)
+        return None, PowerForecast(0.0, 0.0, "", 0.0, VARIES)
     if labels is None and not inputs:
         alike = f"nothing to gain, the training data are like the target (AUC {test.auc:.2f})"
-        return None, Forecast(0.0, 0.0, "", 0.0, alike)
+        return None, PowerForecast(0.0, 0.0, "", 0.0, alike)
     tested = len(pair.sample if unseen is None else unseen)
     if too_dear(pair.flops * len(pair.sample) / tested, most):
         return None, dear
-    forecast, drawn_by = judge(pair, weights_of), None
+    forecast, drawn_by = best_power(pair, weights_of), None
     apart = bool(forecast.unit) and not forecast.error and test.auc > 1 - LOWEST / 2
     if forecast.power:
         drawn_by = weights_of(everything, torch.arange(len(pair.train))) ** forecast.power
@@ -239,7 +239,7 @@ def _settled(pair: Pair, unseen: Tensor | None, most: float) -> tuple[Tensor | N
         apart = bool(drawn_by.min() == drawn_by.max())
     if apart:
         unlike = f"nothing to choose, no training row is like the target (AUC {test.auc:.2f})"
-        return None, Forecast(0.0, 0.0, "", 0.0, unlike)
+        return None, PowerForecast(0.0, 0.0, "", 0.0, unlike)
     return drawn_by, forecast
 
 
@@ -286,20 +286,20 @@ def weights(
     ages; by default it is guessed, see `class_labels`. Nothing is trained but classifiers on
     features.
     """
-    drawn_by = aimed(pair(train, target, features, seed, classes)).weights
+    drawn_by = weigh(pair(train, target, features, seed, classes)).weights
     return torch.ones(len(train), dtype=torch.float64) if drawn_by is None else drawn_by
 
 
-def forecast(
+def expected_gain(
     train: Any,
     target: Any,
     *,
     features: FeaturesOf | None = None,
     seed: int = 0,
     classes: bool | None = None,
-) -> Forecast:
+) -> PowerForecast:
     """What choosing by the target is expected to gain; arguments as of `weights`."""
-    return aimed(pair(train, target, features, seed, classes)).forecast
+    return weigh(pair(train, target, features, seed, classes)).forecast
 
 
 def pair(
@@ -309,7 +309,7 @@ def pair(
     seed: int = 0,
     classes: bool | None = None,
 ) -> Pair:
-    """A pair for `aimed`; ``ValueError`` without a target, or for one with too few rows."""
+    """A pair for `weigh`; ``ValueError`` without a target, or for one with too few rows."""
     if target is None:
         raise ValueError(
             "aim draws what the target needs, but there is no target: pass validation data like"

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import Subset, TensorDataset
 
+from astkit.aim.auto import LEAST, LIKELY, Auto, trust
+from astkit.aim.policy import FEWEST, Aim
 from astkit.gating import RunInfo, Visit
-from astkit.gating.policies.aim import FEWEST, Aim
-from astkit.gating.policies.auto import LEAST, LIKELY, Auto, trust
+from tests.aim.test_policy import BALANCED, TAIL, run_info
 from tests.gating.policies.recorded import close, drawn_shares
-from tests.gating.policies.test_aim import BALANCED, TAIL, run_info
 
 ROWS, CLASSES = 2000, 5
 MANY = RunInfo(ROWS, torch.arange(ROWS), 1, 0, 0.25, torch.arange(ROWS) % CLASSES)
@@ -86,7 +86,7 @@ def test_nothing_is_judged_before_the_model_is_sure_of_what_it_gets_right() -> N
 
 def test_rows_are_drawn_by_the_trust_in_their_labels(monkeypatch: pytest.MonkeyPatch) -> None:
     rows, plans, trusted = 12, 800, torch.linspace(0.2, 1, 12)
-    monkeypatch.setattr("astkit.gating.policies.auto.trust", lambda *_: trusted.clone())
+    monkeypatch.setattr("astkit.aim.auto.trust", lambda *_: trusted.clone())
     policy, labels, found = Auto(), torch.arange(rows) % 4, torch.zeros(rows)
     run = RunInfo(rows, torch.arange(3), 1, 0, 0.2, labels)
     assert policy.plan(replace(run, epoch=0)) is None  # nothing is seen yet

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from astkit.aim.features import TABLE, Matrix, Rows
 from astkit.datasets.dependence import autocorrelation_time, block_length, centred, sorted_by
-from astkit.gating.features import TABLE, Matrix, Rows
 
 Array = np.ndarray[Any, Any]
 

@@ -12,9 +12,9 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 from astkit import Loader, indexed
+from astkit.aim import features
+from astkit.aim.features import IMAGES, TABLE, TEXTS, TOKENS, Rows
 from astkit.datasets import Images
-from astkit.gating import features
-from astkit.gating.features import IMAGES, TABLE, TEXTS, TOKENS, Rows
 
 
 class Items(Dataset[Any]):
@@ -162,7 +162,7 @@ def test_rows_are_read_without_gradients_and_bad_ones_are_named() -> None:
 
 MEMORY = """
 import random, resource
-from astkit.gating.policies import aim
+from astkit.aim import policy as aim
 
 words = [f"w{number}" for number in range(5000)]
 draw = random.Random(0)

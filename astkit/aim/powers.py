@@ -14,10 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from astkit.datasets.batch import IGNORED
-from astkit.gating.blocks import OUTPUTS
-from astkit.gating.features import TABLE, TOKENS, Matrix, mixed
-from astkit.gating.ratio import (
+from astkit.aim.blocks import OUTPUTS
+from astkit.aim.features import TABLE, TOKENS, Matrix, mixed
+from astkit.aim.ratio import (
     Array,
     LinearThenTrees,
     Pair,
@@ -27,6 +26,7 @@ from astkit.gating.ratio import (
     table_classifier,
     units,
 )
+from astkit.datasets.batch import IGNORED
 
 POWERS = (0.0, 0.5, 1.0)
 ERRORS = 2.0  # standard errors of a gain that is believed
@@ -37,14 +37,14 @@ MOST_TOKENS = 4_000_000  # to which it is fitted
 PRIOR = 2.0  # observations that the shorter context of the n-gram model counts as
 
 
-class Forecast(NamedTuple):
+class PowerForecast(NamedTuple):
     """What choosing by the target is expected to gain over training on all rows.
 
     Attributes:
         gain: expected gain, in ``unit``; 0 where the training data and the target are alike.
         error: paired standard error of it over rows of the target.
         unit: "points" of accuracy, "% of the RMSE", "bits a token"; empty without targets.
-        power: of the weights, one of `POWERS`; 0 is training on all rows, see `judge`.
+        power: of the weights, one of `POWERS`; 0 is training on all rows, see `best_power`.
         reason: why nothing is expected, or why it cannot be foretold; else empty.
         seconds: how long it took.
         block: consecutive rows that were taken together, since they depend on each other; 1: none.
@@ -71,7 +71,7 @@ class Forecast(NamedTuple):
         return f"forecast: {said} from choosing by the target; {took}"
 
 
-def judge(pair: Pair, weights_of: Callable[[Tensor, Tensor], Tensor]) -> Forecast:
+def best_power(pair: Pair, weights_of: Callable[[Tensor, Tensor], Tensor]) -> PowerForecast:
     """A forecast by proxies.
 
     ``weights_of(of_target, rows)``: weights of training rows, float64 ``[n]``, shaped by these rows
@@ -87,12 +87,12 @@ def judge(pair: Pair, weights_of: Callable[[Tensor, Tensor], Tensor]) -> Forecas
         first = torch.zeros(1, dtype=torch.int64)
         if any(part.targets(first) is None for part in (pair.train, pair.target)):
             unknown = "cannot tell, the data have no targets to judge a proxy by"
-            return Forecast(0.0, 0.0, "", 1.0, unknown)
+            return PowerForecast(0.0, 0.0, "", 1.0, unknown)
         unknown = (
             "cannot tell, no proxy knows such targets: give one class a row, as labels of the data,"
             f" or at most {WIDE} numbers"
         )
-        return Forecast(0.0, 0.0, "", 0.0, unknown)
+        return PowerForecast(0.0, 0.0, "", 0.0, unknown)
     fit, unit = proxy
     losses: dict[float, list[Array]] = {power: [] for power in POWERS}
     plain = fit(np.ones(len(fitted)))
@@ -110,7 +110,7 @@ def judge(pair: Pair, weights_of: Callable[[Tensor, Tensor], Tensor]) -> Forecas
     expected, error = gain(together[0.0], together[best], unit, own)
     sure, against = expected > ERRORS * error, expected < -ERRORS * error
     chosen = sure or (not against and teach_nothing(pair, whole))
-    return Forecast(expected, error, unit, best if chosen else 0.0)
+    return PowerForecast(expected, error, unit, best if chosen else 0.0)
 
 
 def teach_nothing(pair: Pair, weights: Array) -> bool:

@@ -15,7 +15,7 @@ from torch.utils.data import IterableDataset, TensorDataset, default_collate
 
 from astkit import rng
 from astkit.datasets.batch import IGNORED
-from astkit.datasets.facts import NAMES, class_labels, inside, like_classes, row_groups, varies
+from astkit.datasets.facts import NAMES, class_labels, like_classes, row_groups, underlying, varies
 from astkit.datasets.images import Images
 from astkit.datasets.loader import fetch_rows
 from astkit.datasets.table import Table
@@ -73,7 +73,7 @@ class Rows:
         by_row: Callable[[Tensor], Tensor] | None = None,
         classes: bool | None = None,
     ) -> None:
-        self._data, self._numbers, known = inside(data)
+        self._data, self._numbers, known = underlying(data)
         sized = hasattr(self._data, "__len__") and hasattr(self._data, "__getitem__")
         if isinstance(self._data, IterableDataset) or not sized or not len(self):
             raise ValueError(

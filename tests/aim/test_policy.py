@@ -14,13 +14,14 @@ from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from astkit import RunInfo, rng
-from astkit.gating import as_policy, ratio
-from astkit.gating.features import Rows
-from astkit.gating.forecast import Forecast
-from astkit.gating.policies import aim
-from astkit.gating.policies.aim import Aim
+from astkit.aim import policy as aim
+from astkit.aim import ratio
+from astkit.aim.features import Rows
+from astkit.aim.policy import Aim
+from astkit.aim.powers import PowerForecast
+from astkit.aim.ratio import Pair, input_ratio
+from astkit.gating import as_policy
 from astkit.gating.policies.draws import draw_systematic
-from astkit.gating.ratio import Pair, input_ratio
 from tests.datasets.transformed import Transformed, dimmed, noise
 
 N, M = 900, 240
@@ -94,12 +95,12 @@ def test_an_epoch_is_one_draw_in_four_parts() -> None:
 
 
 @pytest.fixture(scope="module")
-def drifted() -> aim.Aimed:
+def drifted() -> aim.Weighting:
     """What is found for a table of which 60 % of the rows follow another law."""
-    return aim.aimed(aim.pair(table(N, 0, flipped=0.6), table(M, 1)))
+    return aim.weigh(aim.pair(table(N, 0, flipped=0.6), table(M, 1)))
 
 
-def test_rows_of_another_law_are_left_out(drifted: aim.Aimed) -> None:
+def test_rows_of_another_law_are_left_out(drifted: aim.Weighting) -> None:
     assert drifted.forecast.gain > 40
     assert drifted.forecast.gain > 5 * drifted.forecast.error
     found = drifted.weights
@@ -110,7 +111,7 @@ def test_rows_of_another_law_are_left_out(drifted: aim.Aimed) -> None:
     assert float(found.min()) > 0
 
 
-def test_a_date_does_not_hide_what_else_differs(drifted: aim.Aimed) -> None:
+def test_a_date_does_not_hide_what_else_differs(drifted: aim.Weighting) -> None:
     """After all those of the training data, it would leave no row that is like the target."""
     (x, y), (z, w) = (part.tensors for part in (table(N, 0, flipped=0.6), table(M, 1)))
     dates = torch.arange(N + M)[:, None].float()
@@ -124,14 +125,14 @@ def test_estimators_of_a_table_use_one_thread(monkeypatch: pytest.MonkeyPatch) -
     """Beside other work, several that wait for each other took 50 times as long."""
     seen = []
 
-    def judged(*given: Any) -> Forecast:
+    def judged(*given: Any) -> PowerForecast:
         seen.extend(each["num_threads"] for each in threadpool_info())
-        return Forecast(0.0, 0.0, "", 0.0)
+        return PowerForecast(0.0, 0.0, "", 0.0)
 
-    monkeypatch.setattr(aim, "judge", judged)
+    monkeypatch.setattr(aim, "best_power", judged)
     both = aim.pair(table(N, 0, flipped=0.6), table(M, 1))
     with threadpool_limits(2):
-        aim.aimed(both)
+        aim.weigh(both)
         assert {each["num_threads"] for each in threadpool_info()} == {2}
     assert len(seen) > 1
     assert set(seen) == {1}
@@ -143,7 +144,7 @@ def test_where_no_row_is_like_the_target_all_are_trained_on(targets: bool) -> No
     z, w = table(M, 1).tensors
     more = ((y,), (w,)) if targets else ((), ())
     train, target = TensorDataset(x, *more[0]), TensorDataset(z + 20, *more[1])
-    found = aim.aimed(aim.pair(train, target))
+    found = aim.weigh(aim.pair(train, target))
     assert found.weights is None
     assert "no training row is like the target (AUC 1.00)" in found.forecast.sentence
 
@@ -178,11 +179,11 @@ def test_random_transforms_are_no_shift() -> None:
     target, change = Transformed(noise(M, 1)), {"transform": "nothing to gain"}
     for name, reason in (change | {"own": "cannot tell, random transforms change"}).items():
         train = Transformed(noise(N), dimmed, name)
-        alike = aim.aimed(aim.pair(train, target))
+        alike = aim.weigh(aim.pair(train, target))
         assert alike.weights is None
         assert alike.forecast.reason.startswith(reason)
         train.targets = 1 * (torch.arange(N) % 8 == 0)  # classes are counted all the same
-        assert aim.aimed(aim.pair(train, target)).forecast.unit == "points"
+        assert aim.weigh(aim.pair(train, target)).forecast.unit == "points"
 
 
 def test_images_are_asked_about_again_with_the_features_of_the_model() -> None:
@@ -219,8 +220,8 @@ def test_the_model_is_asked_about_the_rows_that_are_drawn(
     n = 2 * N
     train, target = noise(n, 0), noise(M, 1)
     early = torch.where(torch.arange(n) % 8 < 4, 0.2, 1.8).double()
-    first = aim.Aimed(early, Forecast(5.0, 1.0, "points", 0.5), 7.0)
-    monkeypatch.setattr(aim, "aimed", lambda pair, most: first)
+    first = aim.Weighting(early, PowerForecast(5.0, 1.0, "points", 0.5), 7.0)
+    monkeypatch.setattr(aim, "weigh", lambda pair, most: first)
     asked: list[int] = []
 
     def features(rows: Tensor, of: str) -> Tensor:
@@ -267,8 +268,8 @@ def test_rows_that_the_model_is_asked_about_are_distinct_and_not_learnt_yet(
 ) -> None:
     """Copies of fitted rows, and rows that were trained on, would look like a difference."""
     weights = (UNEVEN[kind] / UNEVEN[kind].mean()).double()
-    found = aim.Aimed(weights, Forecast(5.0, 1.0, "points", 1.0), 0.0)
-    monkeypatch.setattr(aim, "aimed", lambda pair, most: found)
+    found = aim.Weighting(weights, PowerForecast(5.0, 1.0, "points", 1.0), 0.0)
+    monkeypatch.setattr(aim, "weigh", lambda pair, most: found)
     monkeypatch.setattr(aim, "FEWEST_TRAINED", 4)
     asked: list[Tensor] = []
 
@@ -302,7 +303,7 @@ def test_the_model_finds_nothing_left_in_rows_like_the_target() -> None:
 
 
 def test_all_rows_are_trained_on_where_choosing_would_take_too_much_of_the_run(
-    drifted: aim.Aimed, monkeypatch: pytest.MonkeyPatch
+    drifted: aim.Weighting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = run_info(table(N, 0, flipped=0.6), table(M, 1), 0)
     known = aim.FITS * aim.pair(run.data, run.target).least_fit() / aim.MOST
@@ -312,7 +313,7 @@ def test_all_rows_are_trained_on_where_choosing_would_take_too_much_of_the_run(
             assert policy.plan(replace(run, budget=budget)) is None
         assert bool(policy.flops) == tested
         assert policy.flops < drifted.flops / 8
-    monkeypatch.setattr(aim, "judge", lambda *_: Forecast(5.0, 1.0, "points", 0.5))
+    monkeypatch.setattr(aim, "best_power", lambda *_: PowerForecast(5.0, 1.0, "points", 0.5))
     assert Aim().plan(replace(run, budget=2 * drifted.flops / aim.MOST)) is not None
 
 
@@ -354,13 +355,13 @@ def test_other_people_are_no_shift_where_it_is_said_whose_rows_they_are() -> Non
     of_train, of_target = (random.permutation(40 * count) for count in (24, 6))
     train = TensorDataset(*train[of_train])  # rows of a person are no neighbours
     target = TensorDataset(*target[of_target])
-    assert aim.forecast(train, target).power > 0
+    assert aim.expected_gain(train, target).power > 0
     train.groups = [f"person {row // 40}" for row in of_train]  # type: ignore[attr-defined]
     target.groups = of_target // 40  # type: ignore[attr-defined]
-    assert "are like the target" in aim.forecast(train, target).reason
+    assert "are like the target" in aim.expected_gain(train, target).reason
     target.groups = torch.arange(3)  # type: ignore[attr-defined]
     with pytest.raises(ValueError, match="groups of the target has 3 entries for 240 rows"):
-        aim.forecast(train, target)
+        aim.expected_gain(train, target)
 
 
 def stationary(kind: str, seed: int) -> tuple[TensorDataset, TensorDataset]:
@@ -387,7 +388,7 @@ def stationary(kind: str, seed: int) -> tuple[TensorDataset, TensorDataset]:
 def test_the_last_part_of_a_stationary_recording_is_no_shift(kind: str) -> None:
     for seed in range(5):
         train, target = stationary(kind, seed)
-        found = aim.forecast(train, target, seed=seed)
+        found = aim.expected_gain(train, target, seed=seed)
         assert found.power == 0
         assert "neighbouring rows of the target depend on each other" in found.reason
         assert aim.weights(train, target, seed=seed).eq(1).all()
@@ -401,7 +402,7 @@ def test_a_shift_is_found_in_blocks_of_a_long_recording() -> None:
     y[:2500] *= -1
     train, target = TensorDataset(x[:4000], y[:4000]), TensorDataset(x[4000:], y[4000:])
     both = aim.pair(train, target)
-    found = aim.aimed(both)
+    found = aim.weigh(both)
     assert both.train.block > 20
     assert f"; rows in blocks of {both.train.block}; " in found.forecast.sentence
     assert found.forecast.power > 0
