@@ -24,17 +24,38 @@ project, author, version = "astkit", "The astkit authors", astkit.__version__
 copyright = f"{author}, Apache-2.0"
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 root_doc = "docs/index"
-include_patterns = ["docs/**", "notebooks/*.ipynb", "data/README.md", *site_pages.ROOT_PAGES]
-exclude_patterns = [".*", "astkit", "tests", "out", "runs", "dist", "build", "**/.ipynb*"]
+include_patterns = [
+    "docs/**",
+    "notebooks/*.ipynb",
+    "data/README.md",
+    *site_pages.ROOT_PAGES,
+]
+exclude_patterns = [
+    ".*",
+    "astkit",
+    "tests",
+    "out",
+    "runs",
+    "dist",
+    "build",
+    "**/.ipynb*",
+]
 
 nb_execution_mode = "off"  # the committed outputs are shown
 nb_merge_streams = True
-myst_enable_extensions = ["colon_fence", "fieldlist"]  # no dollarmath: a "$" is a dollar
+myst_enable_extensions = [
+    "colon_fence",
+    "fieldlist",
+]  # no dollarmath: a "$" is a dollar
 myst_heading_anchors = 3
 
 napoleon_use_ivar = True
 default_role = "py:obj"
-autodoc_default_options = {"members": True, "member-order": "bysource", "show-inheritance": True}
+autodoc_default_options = {
+    "members": True,
+    "member-order": "bysource",
+    "show-inheritance": True,
+}
 autodoc_mock_imports = ["transformers"]  # not needed to build the site
 autodoc_preserve_defaults = True
 autodoc_typehints = "signature"
@@ -45,19 +66,27 @@ nitpicky = True
 nitpick_ignore_regex = [("py:class", r".*"), ("py:.*", r"(?!astkit).*")]
 
 # a page's directives are comments on GitHub, which would show them as code
-ON_SITE = re.compile(r"(?s)(?:<!-- on GitHub -->(?:(?!<!--).)*)?<!-- on the site\n(.*?)\n-->")
+ON_SITE = re.compile(
+    r"(?s)(?:<!-- on GitHub -->(?:(?!<!--).)*)?<!-- on the site\n(.*?)\n-->"
+)
 
 html_theme = "sphinx_book_theme"
 html_title = f"astkit {version}"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
 html_copy_source = False
-html_theme_options = {"use_download_button": False, "use_fullscreen_button": False}
+html_theme_options = {
+    "use_download_button": False,
+    "use_fullscreen_button": False,
+}
 
 
 def setup(app: Any) -> None:
     """Write the generated pages before a build, and the address of the first page after it."""
-    app.connect("builder-inited", lambda app: site_pages.write(ROOT / "docs" / "generated"))
+    app.connect(
+        "builder-inited",
+        lambda app: site_pages.write(ROOT / "docs" / "generated"),
+    )
     app.connect("source-read", _uncommented)
     app.connect("build-finished", _first_page)
 

@@ -36,11 +36,18 @@ HOUSE: tuple[dict[str, str], ...] = (
     {"cli": "commands"},
     {"runs": "notebooks, sweeps, one file for Kaggle"},
     {"comparison": "say whether selecting pays"},
-    {"tasks": "models and data", "systems": "two systems", "integrations": "others' loops"},
+    {
+        "tasks": "models and data",
+        "systems": "two systems",
+        "integrations": "others' loops",
+    },
     {"widgets": "plots, live steering"},
     {"trainers": "run the passes"},
     {"aim": "train for a target"},
-    {"gating": "decide what is trained on", "profiling": "count what it costs"},
+    {
+        "gating": "decide what is trained on",
+        "profiling": "count what it costs",
+    },
     {"datasets": "bring the batches"},
     {"ground": "names, files, random numbers, models"},
 )
@@ -68,9 +75,13 @@ CARD = {
 def write(folder: Path) -> None:
     """Write all pages below ``folder``; unchanged files keep their dates, others are removed."""
     pages: dict[str, bytes] = {
-        f"reference/{name}.md": text.encode() for name, text in reference().items()
+        f"reference/{name}.md": text.encode()
+        for name, text in reference().items()
     }
-    pages |= {f"policies/{name}.md": text.encode() for name, text in policies().items()}
+    pages |= {
+        f"policies/{name}.md": text.encode()
+        for name, text in policies().items()
+    }
     pages |= {**gallery(), "house.html": house().encode()}
     for path in folder.rglob("*.*"):
         if path.relative_to(folder).as_posix() not in pages:
@@ -102,10 +113,20 @@ def names() -> dict[str, list[tuple[str, str, Any]]]:
     for package in PACKAGES:
         module = importlib.import_module(f"astkit.{package}")
         for name in sorted(set(exported(package)) - PUBLIC.keys()):
-            add(f"astkit.{package}", name, f"astkit.{package}.{name}", getattr(module, name))
+            add(
+                f"astkit.{package}",
+                name,
+                f"astkit.{package}.{name}",
+                getattr(module, name),
+            )
     for kind, table in REGISTRIES.items():
         for name in sorted(table):
-            add(f"by name: {kind}", name, table[name].replace(":", "."), resolve(kind, name))
+            add(
+                f"by name: {kind}",
+                name,
+                table[name].replace(":", "."),
+                resolve(kind, name),
+            )
     return sections
 
 
@@ -115,10 +136,18 @@ def exported(package: str) -> list[str]:
     Of a part that is a single module, the names that it defines.
     """
     module = importlib.import_module(f"astkit.{package}")
-    held = {name: getattr(module, name) for name in dir(module) if name[0] != "_"}
+    held = {
+        name: getattr(module, name) for name in dir(module) if name[0] != "_"
+    }
     if not hasattr(module, "__path__"):
-        held = {name: each for name, each in held.items() if _defined_in(each) == module.__name__}
-    return sorted(name for name, each in held.items() if not inspect.ismodule(each))
+        held = {
+            name: each
+            for name, each in held.items()
+            if _defined_in(each) == module.__name__
+        }
+    return sorted(
+        name for name, each in held.items() if not inspect.ismodule(each)
+    )
 
 
 def _defined_in(found: Any) -> str:
@@ -130,7 +159,10 @@ def alias(package: str, name: str) -> str:
     for path in (ROOT / "astkit" / package).glob("*.py"):
         body = ast.parse(path.read_text(encoding="utf-8")).body
         for node, below in pairwise(body):
-            named = isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name
+            named = (
+                isinstance(node, ast.Assign)
+                and ast.unparse(node.targets[0]) == name
+            )
             if named and isinstance(below, ast.Expr):
                 return one_line(ast.literal_eval(below.value))
     return ""
@@ -143,7 +175,9 @@ def line(found: Any) -> str:
 
 def entry(path: str, found: Any) -> str:
     """The directive that documents ``found``, for a Markdown page."""
-    kind = "class" if inspect.isclass(found) else "data"  # an alias of a type is callable
+    kind = (
+        "class" if inspect.isclass(found) else "data"
+    )  # an alias of a type is callable
     kind = "function" if inspect.isroutine(found) else kind
     return f"```{{eval-rst}}\n.. auto{kind}:: {path}\n```\n"
 
@@ -154,21 +188,41 @@ def reference() -> dict[str, str]:
     Policies are documented on their own pages.
     """
     written = {path for _, path, _ in names()["by name: policy"]}
-    pages = {"index": "# Reference\n\nEvery public name, by package and by the name it goes by.\n"}
+    pages = {
+        "index": "# Reference\n\nEvery public name, by package and by the name it goes by.\n"
+    }
     for section, found in names().items():
         package = section.removeprefix("astkit.")
         rows = [
             f"| {{py:obj}}`{name} <{path}>` | {line(item) or alias(package, name)} |"
             for name, path, item in found
         ]
-        module = importlib.import_module(section) if section.startswith("astkit") else None
-        about = [inspect.cleandoc(module.__doc__ or "").split("\n")[0], ""] if module else []
-        lines = [f"# {section}", "", *about, "| name | what it is |", "| --- | --- |", *rows, ""]
+        module = (
+            importlib.import_module(section)
+            if section.startswith("astkit")
+            else None
+        )
+        about = (
+            [inspect.cleandoc(module.__doc__ or "").split("\n")[0], ""]
+            if module
+            else []
+        )
+        lines = [
+            f"# {section}",
+            "",
+            *about,
+            "| name | what it is |",
+            "| --- | --- |",
+            *rows,
+            "",
+        ]
         for _, path, item in found:
             if path not in written:
                 written.add(path)
                 lines.append(entry(path, item))
-        pages[section.replace("by name: ", "name_").replace(".", "_")] = "\n".join(lines)
+        pages[section.replace("by name: ", "name_").replace(".", "_")] = (
+            "\n".join(lines)
+        )
     pages["index"] += toctree(*list(pages)[1:])
     return pages
 
@@ -183,9 +237,16 @@ def policies() -> dict[str, str]:
     claims = policies_page.claims(entries)
     pages = {}
     for name, path, kind in names()["by name: policy"]:
-        card = [(head, getattr(kind.card, field)) for head, field in CARD.items()]
+        card = [
+            (head, getattr(kind.card, field)) for head, field in CARD.items()
+        ]
         if name in claims.index:
-            card.append(("Published", f"{claims.loc[name, 'claim']}; on {claims.loc[name, 'on']}"))
+            card.append(
+                (
+                    "Published",
+                    f"{claims.loc[name, 'claim']}; on {claims.loc[name, 'on']}",
+                )
+            )
         lines = [
             f"# {name}",
             "",
@@ -213,12 +274,22 @@ def measured(name: str, entries: list[policies_page.Entry]) -> Iterator[str]:
             continue
         found = True
         verdicts = verdict.judge(runs)
-        table = comparison_page.results(runs, verdicts, policies_page.heading_metric(task))
-        table = table.drop(columns=["against random", "trained on", "time / dense"])
+        table = comparison_page.results(
+            runs, verdicts, policies_page.heading_metric(task)
+        )
+        table = table.drop(
+            columns=["against random", "trained on", "time / dense"]
+        )
         table = table.set_index("policy")
-        kept = [p for p in table.index if p in labels or p.startswith((DENSE, "random"))]
+        kept = [
+            p
+            for p in table.index
+            if p in labels or p.startswith((DENSE, "random"))
+        ]
         yield f"### {task}\n\n{markdown(table.loc[kept])}\n"
-        yield from (f"{each.sentence}.\n" for each in verdicts if each.policy in labels)
+        yield from (
+            f"{each.sentence}.\n" for each in verdicts if each.policy in labels
+        )
     if found:
         yield (
             "Conditions, and all policies beside each other: [Policies](../../policies.md). Written"
@@ -234,9 +305,19 @@ def figures() -> Iterator[tuple[Path, str, list[bytes]]]:
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
         cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
         title = "".join(cells[0]["source"]).splitlines()[0].strip("# ")
-        outputs = [out.get("data", {}) for cell in cells for out in cell.get("outputs", [])]
-        codes = [data[kind] for data in outputs for kind in data if kind in IMAGES]
-        yield path, f"{path.name[:2]} · {title}", [base64.b64decode("".join(c)) for c in codes]
+        outputs = [
+            out.get("data", {})
+            for cell in cells
+            for out in cell.get("outputs", [])
+        ]
+        codes = [
+            data[kind] for data in outputs for kind in data if kind in IMAGES
+        ]
+        yield (
+            path,
+            f"{path.name[:2]} · {title}",
+            [base64.b64decode("".join(c)) for c in codes],
+        )
     for path in sorted((ROOT / "docs").glob("*.md")):
         text = path.read_text(encoding="utf-8")
         names = re.findall(r"!\[[^]\n]*\]\((\S+)\)", text)
@@ -251,7 +332,12 @@ def figures() -> Iterator[tuple[Path, str, list[bytes]]]:
 def gallery() -> dict[str, bytes]:
     """A page with all figures of notebooks and docs as thumbnails, and the thumbnails."""
     files: dict[str, bytes] = {}
-    lines = ["# Gallery", "", "Every notebook with the outputs of its committed run.", ""]
+    lines = [
+        "# All pictures",
+        "",
+        "Those of the notebooks' committed runs and of the guides.",
+        "",
+    ]
     for path, heading, pictures in figures():
         file = path.relative_to(ROOT).as_posix()
         kind = "notebook" if path.suffix == ".ipynb" else "page"
@@ -260,19 +346,26 @@ def gallery() -> dict[str, bytes]:
             name = f"thumbnails/{path.stem}_{number}.png"
             files[name] = thumbnail(picture)
             lines += [":::{container} thumbnails"] if number == 1 else []
-            lines.append(f"[![figure {number} of {path.stem}]({name})](/{file})")
+            lines.append(
+                f"[![figure {number} of {path.stem}]({name})](/{file})"
+            )
         lines += [":::", ""] if pictures else []
-    lines += ["```{toctree}", ":hidden:", ":glob:", "", "/notebooks/*", "```", ""]
     return {**files, "gallery.md": "\n".join(lines).encode()}
 
 
 def film(board: LiveBoard, frames: int = 12, fps: int = 2) -> bytes:
     """A recorded run as an animated PNG: the board after equal shares of its steps."""
-    last = max((step for points in board.series.values() for step, _ in points), default=0)
+    last = max(
+        (step for points in board.series.values() for step, _ in points),
+        default=0,
+    )
     pictures = []
     for number in range(1, frames + 1):
         step, part = last * number / frames, copy.copy(board)
-        part.series = {k: [p for p in points if p[0] <= step] for k, points in board.series.items()}
+        part.series = {
+            k: [p for p in points if p[0] <= step]
+            for k, points in board.series.items()
+        }
         part.events = [event for event in board.events if event <= step]
         pictures.append(part.picture())
     return animation(pictures, fps, dpi=64)
@@ -289,7 +382,10 @@ def thumbnail(picture: bytes) -> bytes:
 def house() -> str:
     """`HOUSE` as rows of boxes, in the colours of the page."""
     rows = [
-        "".join(f"<div><b>{name}</b><br>{job}</div>" for name, job in row.items()) for row in HOUSE
+        "".join(
+            f"<div><b>{name}</b><br>{job}</div>" for name, job in row.items()
+        )
+        for row in HOUSE
     ]
     shown = "<p>↓</p>".join(f"<div>{row}</div>" for row in rows)
     return f'<figure class="house">{shown}</figure>'

@@ -36,6 +36,8 @@ EXTRAS = [
     if needs in ("datasets", "webdataset")
 ]
 """Blocks that need torchrun and integrations have tests of their own; files are the reader's."""
+COLUMN = 88
+"""Characters of code beside both sidebars of the site, on a screen of 1280 pixels."""
 
 
 @pytest.fixture(params=[False, pytest.param(True, marks=pytest.mark.full)], ids=["quick", "whole"])
@@ -89,6 +91,14 @@ def test_readme_is_short_and_its_tables_fit_the_column() -> None:
     cells = [cell for line in lines if line.startswith("|") for cell in line.split("|")]
     shown = [re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", cell).strip() for cell in cells]
     assert max(map(len, shown)) <= 60
+
+
+def test_no_block_of_code_is_wider_than_the_column_of_the_site() -> None:
+    block = re.compile(r"^```[^\n]*\n.*?^```|^\n(?:    [^\n]*\n)+", re.MULTILINE | re.DOTALL)
+    pages = {path: text for path, text in PAGES.items() if path.name != "CHANGELOG.md"}
+    for path, text in pages.items():
+        lines = [line for found in block.findall(text) for line in found.splitlines()]
+        assert [line for line in lines if len(line) > COLUMN] == [], path.name
 
 
 def test_every_link_leads_somewhere() -> None:
