@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from astkit.comparison.compare import compare as compare
     from astkit.comparison.report import Comparison as Comparison
     from astkit.datasets.foreign import indexed as indexed
+    from astkit.datasets.joined import joined as joined
     from astkit.datasets.loader import Loader as Loader
     from astkit.datasets.table import Table as Table
     from astkit.gating.epoch import RunInfo as RunInfo

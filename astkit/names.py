@@ -25,6 +25,7 @@ PUBLIC: dict[str, str] = {
     "explain": "astkit.aim.explain",
     "forecast": "astkit.aim.forecast",
     "indexed": "astkit.datasets.foreign",
+    "joined": "astkit.datasets.joined",
 }
 
 SYSTEMS: dict[str, str] = {

@@ -201,7 +201,12 @@ def parts_of(loader: Any) -> Iterator[Any]:
 
 
 def check_unshuffled(data: Any) -> None:
-    """Raise ``ValueError`` for a DataLoader of validation or test data that shuffles its rows."""
+    """Raise ``ValueError`` for validation or test data that are shuffled, or trained on."""
+    if hasattr(getattr(data, "data", data), "old_rows"):
+        raise ValueError(
+            "the validation or test data are joined with rows of a target, which may be trained on:"
+            " pass other rows"
+        )
     if isinstance(sampler_of(data), RandomSampler | SubsetRandomSampler | WeightedRandomSampler):
         raise ValueError(
             f"the validation or test data are a {type(data).__name__} that shuffles, but runs are"

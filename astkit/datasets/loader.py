@@ -55,6 +55,15 @@ Visits = tuple[Tensor, Tensor]
 """Rows of a batch, int64 ``[rows]``, and how often each came before in the epoch."""
 
 
+def old_rows(data: Any) -> int:
+    """Rows of ``data`` that dense training draws from, the first ones: those before a target's.
+
+    All of them, but for data of `astkit.joined`. Every order of rows is one of these.
+    """
+    data = getattr(data, "indexed_data", data)
+    return int(data.old_rows if hasattr(data, "old_rows") else len(data))
+
+
 @runtime_checkable
 class BatchSource(Protocol):
     """Data interface of the training loop.
@@ -141,10 +150,11 @@ class Loader:
         Raises ``ValueError`` if it is not positive, or if ``drop_last`` would leave no batch.
         """
         batch_size = check_count("batch_size", batch_size)
-        if self.drop_last and self.num_samples < batch_size:
+        rows = old_rows(self.data)
+        if self.drop_last and rows < batch_size:
             raise ValueError(
                 f"drop_last leaves no batch: batch_size is {batch_size}, and the data have "
-                f"{self.num_samples} rows; pass a smaller batch_size, or drop_last=False."
+                f"{rows} rows; pass a smaller batch_size, or drop_last=False."
             )
         self.batch_size = batch_size
 
@@ -206,23 +216,29 @@ class Loader:
         """
         return self._changed(_divided=True)
 
+    def over(self, data: Any) -> Self:
+        """A copy with other ``data`` of the same kind."""
+        return self._changed(data=data).to(self.device)
+
     def _changed(self, **attributes: Any) -> Self:
         other = copy.copy(self)
         vars(other).update(attributes, _idle=None)
         return other
 
     def order(self, epoch: int) -> Tensor:
-        """The rows of ``epoch`` in order: int64 ``[num_samples]``, on the CPU."""
-        n = self.num_samples
+        """The rows of ``epoch`` in order, those of a target left out: int64, on the CPU."""
+        n = old_rows(self.data)
         return permutation(n, self.seed, "order", epoch) if self.shuffle else torch.arange(n)
 
     @property
     def num_samples(self) -> int:
-        """Rows in the dataset."""
+        """Rows in the dataset, those of a target among them."""
         return len(self.data)
 
     def __len__(self) -> int:
-        rows = distributed.shared_evenly(self.num_samples) if self._divided else self.num_samples
+        rows = old_rows(self.data)
+        if self._divided:
+            rows = distributed.shared_evenly(rows)
         whole, rest = divmod(rows, self.batch_size)
         return whole + (rest > 0 and not self.drop_last)
 

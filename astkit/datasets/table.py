@@ -276,11 +276,37 @@ class Table(Dataset[tuple[Tensor, Tensor]]):
     def take(self, rows: Tensor) -> Self:
         """The selected ``rows``, int64 ``[n]``."""
         taken = copy.copy(self)
+        vars(taken).pop("old_rows", None)  # of joined data
         taken.frame = self.frame.iloc[rows.numpy()].reset_index(drop=True)
         for name in ("values", "numbers", "codes", "rows"):
             setattr(taken, name, getattr(self, name)[rows])
         taken.groups = None if self.groups is None else self.groups[rows.numpy()]
         return taken
+
+    def extended(self, other: Any) -> Self:
+        """These rows and those of ``other``, a `Table` that is ``like`` this one.
+
+        Raises ``ValueError`` for another one, and for rows without labels.
+        """
+        alike = isinstance(other, Table) and other.encoder is self.encoder
+        if not alike or list(other.frame) != list(self.frame):
+            raise ValueError(
+                f"target is {other!r:.80}, read in another way than the training table: read it as"
+                " Table(source, like=train)"
+            )
+        if not other.labelled:
+            raise ValueError(
+                f"target has no labels {self.label.name!r}, so it cannot be trained on: give some"
+            )
+        both = copy.copy(self)
+        both.frame = _stacked(self.frame, other.frame)
+        both.values = torch.cat([self.values, other.values])
+        both.rows = torch.cat([self.rows, other.rows])
+        if self.groups is not None:
+            both.groups = np.concatenate([self.groups, other.groups])
+        both._encode(fit=False)
+        both.notes = [*self.notes, *(f"target: {note}" for note in other.notes)]
+        return both
 
     def __repr__(self) -> str:
         return f"Table({self.label}: {len(self):,} rows, {self.frame.shape[1]} columns)"
@@ -317,6 +343,21 @@ class Table(Dataset[tuple[Tensor, Tensor]]):
             "criterion": partial(scaled_error, deviation=self.label.deviation),
             "metrics": {"RMSE": RootMeanSquare()},
         }
+
+
+def _stacked(first: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
+    """The rows of both; words of a column have one list, that of ``first`` with new ones added."""
+    import pandas as pd
+
+    columns = {}
+    for name in first:
+        parts = [first[name], other[name]]
+        if isinstance(first[name].dtype, pd.CategoricalDtype):
+            known = pd.api.types.union_categoricals(parts)
+            columns[name] = pd.Series(known)
+        else:
+            columns[name] = pd.concat(parts, ignore_index=True)
+    return pd.DataFrame(columns)
 
 
 def _named(names: Sequence[str]) -> str:

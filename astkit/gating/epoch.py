@@ -19,7 +19,8 @@ from torch.utils.data import DataLoader, Sampler
 from astkit import distributed, rng
 from astkit.checks import ABOVE_0, check_number
 from astkit.datasets.facts import class_labels
-from astkit.datasets.loader import BatchSource
+from astkit.datasets.joined import divide_joined
+from astkit.datasets.loader import BatchSource, old_rows
 from astkit.gating.selection import Selection, checked
 
 Features = Callable[[Tensor, str], Tensor]
@@ -46,6 +47,11 @@ class RunInfo:
     features: Features | None = field(default=None, repr=False)
     budget: float | None = None  #: FLOPs that the run may spend, if these are its budget
 
+    @property
+    def draws(self) -> int:
+        """Rows of an epoch of dense training: all but those of a target, see `joined`."""
+        return self.samples if self.data is None else min(self.samples, old_rows(self.data))
+
 
 class Planner(Protocol):
     """The part of a policy that an `Epoch` uses."""
@@ -53,6 +59,7 @@ class Planner(Protocol):
     rounds: int
     begun: int
     sized: bool
+    draws_target: bool
 
     @property
     def seed(self) -> int: ...
@@ -71,9 +78,11 @@ class Epoch:
     to those of the rounds before, so that rows that filled no batch come first in the next round.
 
     ``planner`` is the policy; ``None`` takes all rows in the given order. For the other arguments
-    see `RunInfo`.
+    see `RunInfo`. Of `joined` data a planner sees the old rows alone, unless it draws from those of
+    the target too.
 
     Attributes:
+        draws: rows of an epoch of dense training; ``samples``: those that the planner may draw.
         number: the epoch, counted from 0; ``rounds`` of it are ``planned``.
         rows: int64, the rows planned in this epoch so far, in the order of training.
         scale: float32, the factor on each row's loss in a mean over rows.
@@ -90,6 +99,9 @@ class Epoch:
         target: Any = None,
     ) -> None:
         self.planner, self.samples = planner, samples
+        self.draws = samples if data is None else min(samples, old_rows(data))
+        if planner is not None and not planner.draws_target and self.draws < samples:
+            self.samples, data = self.draws, divide_joined(data)[0]
         self.rounds = 1 if planner is None else planner.rounds
         self.classes: bool | None = None
         self._given: dict[str, Any] = {"data": data, "target": target}
@@ -121,7 +133,7 @@ class Epoch:
     def plan(self, order: Tensor, progress: float) -> int:
         """Plan the next round; returns how many of its candidates need not be loaded.
 
-        ``order``: int64 ``[samples]``, the shuffled rows of this epoch.
+        ``order``: int64 ``[draws]``, the shuffled rows of this epoch.
         """
         rows, chosen = self._candidates(order), None
         if self.planner is not None:
@@ -216,7 +228,7 @@ class PolicySampler(Sampler[int]):
         self.epoch.classes = classes
         self.progress: Callable[[], float] | None = None
         self._learns = learns
-        self._length = policy.expected_rows(samples) // distributed.world()
+        self._length = policy.expected_rows(self.epoch.draws) // distributed.world()
         self._interrupted: dict[str, Any] | None = None
         self._start()
 
@@ -298,7 +310,7 @@ class PolicySampler(Sampler[int]):
             self._done = state["done"]
             self._share()
             yield from _numbers(self._rows)
-        order = rng.permutation(self.epoch.samples, policy.seed, "order", self.epoch.number)
+        order = rng.permutation(self.epoch.draws, policy.seed, "order", self.epoch.number)
         while not self.epoch.complete:
             policy.exchange()
             part = self.epoch.planned / self.epoch.rounds

@@ -19,6 +19,7 @@ from transformers.trainer_utils import get_last_checkpoint
 
 from astkit.datasets import indexed
 from astkit.datasets.batch import IGNORED, as_batch, count_rows, take_rows, tensors
+from astkit.datasets.loader import old_rows
 from astkit.gating import Criterion, Policy, Scored, Selection, cross_entropy_rows, token_losses
 from astkit.gating.epoch import PolicySampler
 from astkit.gating.losses import logits_of, reduced, shifts_labels, single
@@ -84,7 +85,7 @@ class PolicyTrainer(Trainer):
         if overrides(policy, "plan"):
             target = None if isinstance(self.eval_dataset, Mapping) else self.eval_dataset
             sampler = policy.sampler(rows, epochs=1, validation=target, classes=self.classes)
-        elif policy.needs_index:
+        elif policy.needs_index or old_rows(rows) < len(rows):
             sampler = policy._sampler = PolicySampler(policy, indexed(rows), epochs=1)
         else:
             return loader

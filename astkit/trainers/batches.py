@@ -51,7 +51,7 @@ class RowsByNumber:
     def rows(self, batch: Batch | None, number: int, taken: int) -> int:
         """Rows of a batch in all processes together."""
         size = self.source.batch_size
-        part = slice(0, distributed.shared_evenly(self.source.num_samples))
+        part = slice(0, distributed.shared_evenly(self.epoch.draws))
         if self.epoch.planner is not None:
             part = self.part(number - taken)
         return min(part.stop - part.start - taken * size, size)
@@ -231,7 +231,7 @@ class Batches:
         epoch = self.epoch
         if not epoch.planned:
             return 0.0
-        if epoch.planner and len(epoch.rows) == epoch.samples * epoch.planned // epoch.rounds:
+        if epoch.planner and len(epoch.rows) == epoch.draws * epoch.planned // epoch.rounds:
             return min(1.0, self.batch / len(self.source))  # as if planned in one round
         return (epoch.planned - 1 + self._of_round()) / epoch.rounds
 

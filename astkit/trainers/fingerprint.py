@@ -68,6 +68,7 @@ def describe_run(run: Trainer) -> dict[str, Any]:
         "criterion": {"name": plain(run.criterion), "code": source_code(run.criterion)},
         "metrics": {each.name: source_code(each.function) for each in run.metrics},
         **{f"data.{name}": plain(getattr(run.train_data, name, None)) for name in LAYOUT},
+        "data.old": getattr(getattr(run.train_data, "data", None), "old_rows", None),
         "data.labels": label_counts(run.train_data),
         "validation": [getattr(held, "num_samples", None), label_counts(held)],
     }

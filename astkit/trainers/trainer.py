@@ -22,6 +22,7 @@ from astkit.checks import check_types
 from astkit.datasets import BatchSource, as_loader
 from astkit.datasets.batch import Batch
 from astkit.datasets.foreign import check_unshuffled
+from astkit.datasets.joined import joined
 from astkit.gating.losses import Criterion, cross_entropy_rows, token_losses
 from astkit.gating.policy import Policy, as_policy
 from astkit.gating.selection import Scored, evaluating
@@ -70,6 +71,8 @@ class Trainer:
             shapes from a first batch, and weights that depend on ``config.seed``.
         train: a data set, a `Loader`, or a torch DataLoader of batches of any structure.
         validation: likewise, evaluated after each epoch; ``None`` disables validation.
+        target: rows like those that count, which policies that ask for them may train on, see
+            `astkit.joined`; at ``validation`` they may only look.
         policy: chooses the rows to train on: a `Policy`, its name, or ``{"name": ..., argument:
             value}``; by default all rows.
         epochs, lr: iterations of the training data, and the peak learning rate; shorthands for
@@ -110,6 +113,7 @@ class Trainer:
         train: Any,
         validation: Any = None,
         *,
+        target: Any = None,
         policy: Policy | str | Mapping[str, Any] | None = None,
         epochs: float | None = None,
         budget: Budget | None = None,
@@ -145,6 +149,7 @@ class Trainer:
         self.config = _settings(config, lr, batch_size, optimizer)
         self.budget = budget or Budget(epochs=epochs)
         device, seed = choose_device(device), self.config.seed
+        train = train if target is None else joined(train, target)
         source = as_loader(train, device, self.config.batch_size, seed=seed)
         self.held = Validation(validation, metrics, device, self.config, validates, stop_after)
         self.policy = as_policy(policy, seed) or Policy()

@@ -10,7 +10,17 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from astkit import Budget, Gate, Policy, RandomSubset, Selection, TrainConfig, Trainer
+from astkit import (
+    Budget,
+    Gate,
+    Policy,
+    RandomSubset,
+    Selection,
+    TrainConfig,
+    Trainer,
+    Weighted,
+    joined,
+)
 from tests.gating.without_float64 import WithoutFloat64
 from tests.integrations.loops import POLICIES, assert_same
 
@@ -102,6 +112,27 @@ def test_a_policy_before_loading(name: str, tmp_path: Path) -> None:
     trainer.train()
     assert trainer.state.global_step == 30
     assert_same(model, own_loop(POLICIES[name](), twin, 30, data))
+
+
+@pytest.mark.parametrize("policy", [None, Weighted(torch.ones(N + 6))], ids=["dense", "weighted"])
+def test_rows_of_a_target_are_drawn_by_a_policy_that_asks(policy: Any, tmp_path: Path) -> None:
+    model, twin = language_model(), language_model()
+    both = joined(texts(padded=False), Texts(texts(padded=False, count=36).rows[N:]))
+    trainer = trainer_of(policy or Policy(), tmp_path, model, both, num_train_epochs=2)
+    drawn: list[int] = []
+    own = trainer.compute_loss
+
+    def watched(model: Any, inputs: Any, *args: Any, **options: Any) -> Any:
+        drawn.extend(inputs["astkit_index"].tolist())
+        return own(model, inputs, *args, **options)
+
+    trainer.compute_loss = watched
+    trainer.train()
+    steps = 2 * -(-N // BATCH)
+    assert (trainer.state.global_step, len(drawn)) == (steps, 2 * N)
+    assert (max(drawn) >= N) == (policy is not None)
+    if policy is not None:
+        assert_same(model, own_loop(policy, twin, steps, both))
 
 
 def test_a_gate(tmp_path: Path) -> None:

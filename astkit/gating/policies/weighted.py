@@ -19,8 +19,10 @@ class Weighted(Policy):
     In an epoch of N rows, a row of weight w is expected ``N * w / sum(weights)`` times, and drawn
     that often rounded down or up (systematic resampling); the rows are shuffled before the draw
     and after it. ``torch.utils.data.WeightedRandomSampler`` draws independently, which leaves out
-    more of the rows and takes at most 2**24 of them. Weights may be replaced between two epochs,
-    ``policy.weights = ...``, in all processes alike; they are part of a checkpoint.
+    more of the rows and takes at most 2**24 of them. Of N old and M target rows, see
+    `astkit.joined`, an epoch has N draws, and there are N + M weights. Weights may be replaced
+    between two epochs, ``policy.weights = ...``, in all processes alike; they are part of a
+    checkpoint.
 
     Args:
         weights: ``[samples]``, 0 or more, not all 0; of any scale.
@@ -33,6 +35,7 @@ class Weighted(Policy):
         bias="towards rows of high weight, as asked for; not corrected",
         avoid="if every row is to be seen in each epoch",
     )
+    draws_target = True
     state: ClassVar[tuple[str, ...]] = ("weights",)
 
     def __init__(self, weights: Any, cost: float | None = None, seed: int = 0) -> None:
@@ -60,5 +63,5 @@ class Weighted(Policy):
     def plan(self, run: RunInfo) -> Selection:
         check_length("weights", self._weights, run.samples)
         random = rng.generator(run.seed, "weighted", run.epoch)
-        rows = draw_systematic(self._weights, run.samples, random)
+        rows = draw_systematic(self._weights, run.draws, random)
         return Selection(rows, normaliser=len(rows))
