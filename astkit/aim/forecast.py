@@ -15,6 +15,7 @@ import numpy as np
 from astkit import rng
 from astkit.aim.decisions import (
     BOTH,
+    FORWARD_PARTS,
     OLD,
     Decision,
     Judge,
@@ -76,6 +77,7 @@ def forecast(
     label: str | None = None,
     *,
     in_order: bool | None = None,
+    date: str | None = None,
     seed: int = 0,
 ) -> Forecast:
     """Foretell what training on old rows, target rows, or both in which share would gain.
@@ -89,6 +91,7 @@ def forecast(
         label: the column to be predicted; not for `Table` objects.
         in_order: whether rows of the target are in order of time; ``None``: if neighbouring rows
             are found to depend on each other.
+        date: the column of dates or numbers that orders them; rows of one value stay together.
 
     Raises ``ValueError`` for tables that cannot be read, and a target without labels.
     """
@@ -99,9 +102,18 @@ def forecast(
             f"the target has no {new.label.name!r}, so no gain can be foretold: give rows"
             " with labels, or see astkit.explain for what differs"
         )
-    units, worth, in_order, note = _units(new, in_order)
+    note = ""
+    if date is not None:
+        units, worth = _moments(new, date)
+        in_order = True
+        if (dates := units.max() + 1) < FORWARD_PARTS:
+            few = f"all target rows are of {dates} values of {date!r}, fewer than {FORWARD_PARTS}"
+            return _unknown(f"{few}, so that no later rows can judge", start)
+    else:
+        units, worth, in_order, note = _units(new, in_order)
     if worth < FEW:
-        return _too_few(worth, in_order, time.perf_counter() - start)
+        few = f"the target's rows are worth about {worth} independent ones, fewer than {FEW}"
+        return _unknown(few, start)
     telling = explain(old, new, seed=seed).telling
     judges = {"trees": judge_of(old, new, units, in_order, telling, seed)}
     decisions = decisions_for(telling)
@@ -123,6 +135,23 @@ def arrays(table: Table, scaled: bool = False) -> tuple[Array, Array]:
     return table.matrix(scaled), labels.astype(kind)
 
 
+def _moments(table: Table, date: str) -> tuple[Array, int]:
+    """The place in time of each row by its ``date``, int ``[rows]``, and how many are independent.
+
+    Rows of a day are of one moment.
+    """
+    if date not in table.frame:
+        raise ValueError(f"date is {date!r}, which is no column of the target: give one that is")
+    moments = table.frame[date].to_numpy()
+    if moments.dtype.kind not in "fiM":
+        raise ValueError(f"date is {date!r}, a column of words: give one of dates or numbers")
+    if moments.dtype.kind == "M":
+        moments = moments.astype("datetime64[D]")
+    _, place = np.unique(moments, return_inverse=True)
+    labels = table.values.double().numpy()[np.argsort(place, kind="stable")]
+    return place, int(len(labels) / autocorrelation_time(labels))
+
+
 def _units(table: Table, in_order: bool | None) -> tuple[Array, int, bool, str]:
     """Units of dependent rows, int ``[rows]``; how many independent ones they are worth.
 
@@ -132,6 +161,8 @@ def _units(table: Table, in_order: bool | None) -> tuple[Array, int, bool, str]:
     if groups is not None:
         units = groups.numpy()
         return units, int(units.max()) + 1, bool(in_order), ""
+    if in_order is False:
+        return np.arange(len(table)), len(table), False, ""
     labels = table.values.double().numpy()
     span = autocorrelation_time(labels)
     length = block_length(span, len(labels)) if span > 1 else 1
@@ -249,16 +280,11 @@ def _sentence(
     )
 
 
-def _too_few(rows: int, in_order: bool, seconds: float) -> Forecast:
+def _unknown(reason: str, start: float) -> Forecast:
+    """The answer where nothing can be judged: train on both."""
     import pandas as pd
 
     columns = ["decision", "gain", "low", "high", "unit", "proxy", "chosen"]
-    return Forecast(
-        BOTH,
-        f"forecast: cannot tell, the target's rows are worth about {rows}, fewer than {FEW}: train"
-        " on both",
-        pd.DataFrame(columns=columns),
-        (),
-        in_order,
-        seconds,
-    )
+    sentence = f"forecast: cannot tell, {reason}: train on both"
+    seconds = time.perf_counter() - start
+    return Forecast(BOTH, sentence, pd.DataFrame(columns=columns), (), False, seconds)

@@ -11,9 +11,14 @@ from astkit.aim.decisions import (
     OLD,
     TARGET,
     Decision,
+    Judge,
+    Judgement,
+    binned,
+    choose,
     decisions_for,
     forward_folds,
     random_folds,
+    squared,
     trees,
 )
 from astkit.aim.forecast import arrays, forecast
@@ -47,6 +52,81 @@ def test_folds_keep_units_together_and_go_forward() -> None:
     for fit, judge in folds:
         assert units[fit].max() + 1 < units[judge].min()  # a unit lies between
     assert np.concatenate([judge for _, judge in folds]).tolist() == list(range(25, 100))
+
+
+def test_columns_are_binned_by_quantiles_and_empty_ones_left_out() -> None:
+    draw = np.random.default_rng(0)
+    x = np.column_stack([draw.normal(size=1000), np.full(1000, np.nan), draw.integers(0, 3, 1000)])
+    x[::7, 0] = np.nan
+    found, others = binned(x, x[1:6] + np.array([100.0, 0, 0]))
+    assert found.shape == (1000, 2)
+    known = ~np.isnan(x[:, 0])
+    assert (np.isnan(found[:, 0]) == ~known).all()
+    assert np.bincount(found[known, 0].astype(int)).min() >= known.sum() / 200
+    order = np.argsort(x[known, 0])
+    assert (np.diff(found[known, 0][order]) >= 0).all()
+    assert (found[:, 1] == x[:, 2]).all()
+    assert others[0, 0] == found[known, 0].max()
+    assert np.isfinite(trees(x, x[:, 2], np.ones(1000), x)).all()
+
+
+@pytest.mark.parametrize(
+    ("gains", "decision"),
+    [
+        ([0.1, 0.2, -1.0], BOTH),  # nothing is sure
+        ([-0.3, 0.2, -1.0], BOTH),  # nor that both loses
+        ([-9.0, -8.0, -9.0], OLD),
+        ([5.0, 20.0, 1.0], Decision(times=4)),
+        ([19.9, 20.0, 1.0], BOTH),  # the simpler of two that are alike
+    ],
+)
+def test_the_simplest_of_the_best_is_chosen(gains: list[float], decision: Decision) -> None:
+    draw = np.random.default_rng(0)
+    old = 100 + draw.normal(size=400)
+    rows = np.arange(400)
+    folds = [(rows[:0], part) for part in np.split(rows, 4)]
+    none = (np.zeros((0, 0)), np.zeros(0))
+    judge = Judge(none, none, [], trees, squared, np.ones_like, folds, rows, "points")
+    found = [Judgement(OLD, old)]
+    for gain, each in zip(gains, (BOTH, Decision(times=4), TARGET), strict=True):
+        found.append(Judgement(each, old - gain + 10 * draw.normal(size=400)))
+        found[-1].gain, found[-1].error = judge.gain(old, found[-1].losses)
+    assert choose(found, judge)[0].decision == decision
+
+
+def test_of_the_time_to_come_a_gain_varies_as_between_folds() -> None:
+    rows = np.arange(300)
+    folds = [(rows[:0], part) for part in np.split(rows, 3)]
+    none = (np.zeros((0, 0)), np.zeros(0))
+    settings = (none, none, [], trees, squared, np.ones_like, folds, rows, "points")
+    new = -np.repeat([0.0, 10.0, 20.0], 100)
+    gain, error = Judge(*settings, forward=True).gain(np.zeros(300), new)
+    assert gain == pytest.approx(10)
+    assert error == pytest.approx(10 * (1 + 1 / 3) ** 0.5)
+    assert Judge(*settings).gain(np.zeros(300), new)[1] == pytest.approx(10 / 3**0.5)
+
+
+@pytest.mark.parametrize("dates", [1, 3])
+def test_no_later_rows_are_foretold_from_a_few_dates(dates: int) -> None:
+    old, target = made(500, 0), made(200, 1, law=-1.0)
+    old["year"], target["year"] = 1990, 1999 + np.arange(200) % dates
+    found = forecast(old, target, "y", date="year")
+    assert found.decision == BOTH
+    assert f"all target rows are of {dates} values of 'year', fewer than 4" in found.sentence
+    assert found.table.empty
+
+
+def test_a_date_orders_the_rows() -> None:
+    old, target = made(500, 0), made(300, 1, law=-1.0)
+    old["day"], target["day"] = np.arange(500) // 10, 50 + np.arange(300) // 10
+    whole = forecast(old, target, "y", date="day")
+    assert whole.in_order
+    mixed = target.sample(frac=1, random_state=0)
+    again = forecast(old, mixed, "y", date="day").table.set_index("decision")
+    first = whole.table.set_index("decision")
+    assert (first["gain"] - again["gain"]).abs().drop("weighted both").max() < 6
+    with pytest.raises(ValueError, match="date is 'month', which is no column of the target"):
+        forecast(old, target, "y", date="month")
 
 
 def test_an_opposite_law_is_foretold_as_fresh_rows_measure_it() -> None:

@@ -36,7 +36,9 @@ def measured(shift: Shift, number: int, later: bool) -> Entry:
     parts = split(shift, number, later)
     old = Table(parts.train, shift.label, task="classes" if shift.classes else "regression")
     target, test = (Table(each, like=old) for each in (parts.target, parts.test))
-    found = forecast(old, target, in_order=later, seed=number)
+    date = shift.date if later else None
+    in_order = None if date else later
+    found = forecast(old, target, in_order=in_order, date=date, seed=number)
     judge = judge_of(old, target, np.arange(len(target)), False, found.telling, number)
     rows = np.arange(len(target) + len(test))
     x, y = (np.concatenate(each) for each in zip(judge.target, arrays(test), strict=True))

