@@ -33,7 +33,7 @@ EXTRAS = [
     (path, needs, block)
     for path, text in PAGES.items()
     for needs, block in blocks(text)
-    if needs in ("datasets", "webdataset")
+    if needs in ("datasets", "webdataset", "tensorboard")
 ]
 """Blocks that need torchrun and integrations have tests of their own; files are the reader's."""
 COLUMN = 88
@@ -68,7 +68,10 @@ def test_a_block_with_an_extra_runs(
 ) -> None:
     pytest.importorskip(needs, reason=f"{needs} is not installed")
     monkeypatch.chdir(tmp_path)
-    exec(compile(block, path.name, "exec"), {})
+    names: dict[str, object] = {}
+    setting = next(block for needs, block in blocks(PAGES[path]) if not needs)
+    for source in (setting, block):
+        exec(compile(source, path.name, "exec"), names)
 
 
 def test_readme_runs_from_top_to_bottom(
