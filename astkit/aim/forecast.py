@@ -7,7 +7,7 @@ seconds.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,9 +17,11 @@ from astkit.aim.decisions import (
     BOTH,
     FORWARD_PARTS,
     OLD,
+    PLAIN,
     Decision,
     Judge,
     Judgement,
+    Z,
     choose,
     decisions_for,
     forward_folds,
@@ -37,6 +39,7 @@ from astkit.datasets.table import Table
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
 Array = np.ndarray[Any, Any]
 
@@ -44,6 +47,8 @@ FITTED = 8_000
 """Old rows that proxies are fitted to, at most; each then stands for several."""
 FEW = 30
 """Independent target rows below which nothing is foretold."""
+SIZES = (50, 100, 300, 1000)
+"""Rows of the target for which a curve is drawn, beside all."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +63,8 @@ class Forecast:
             chosen decision in the sentence was chosen on other folds than it is quoted from.
         telling: columns that are left out of weights, see `explain`.
         in_order: whether folds go forward in time; ``seconds``: how long it took.
+        curve: what fewer target rows would have said, a row for each number ``rows`` of them, or
+            ``None``.
     """
 
     decision: Decision
@@ -66,6 +73,33 @@ class Forecast:
     telling: tuple[str, ...]
     in_order: bool
     seconds: float
+    curve: pd.DataFrame | None = None
+
+    def plot(self) -> Figure:
+        """The expected gain of each decision; of the best by the number of rows with a `curve`."""
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(7.6, 3.2), layout="constrained")
+        axes = figure.subplots()
+        shown = self.table.iloc[::-1] if self.curve is None else self.curve
+        names = shown["decision"] if self.curve is None else shown["rows"]
+        places = range(len(shown)) if self.curve is None else shown["rows"]
+        errors = [shown["gain"] - shown["low"], shown["high"] - shown["gain"]]
+        unit = shown["unit"].iloc[0] if len(shown) else ""
+        label = f"gain over the old rows, {unit}"
+        if self.curve is None:
+            axes.errorbar(shown["gain"], places, xerr=errors, fmt="o", color="#4477aa", capsize=3)
+            axes.axvline(0, color="grey", linewidth=0.8)
+            axes.set(yticks=places, yticklabels=names, xlabel=f"{label}, with 95 % intervals")
+            axes.set_xlim(left=max(axes.get_xlim()[0], -60))  # far losses are no decision's
+        else:
+            axes.errorbar(places, shown["gain"], yerr=errors, fmt="o-", color="#4477aa", capsize=3)
+            axes.axhline(0, color="grey", linewidth=0.8)
+            axes.set(xscale="log", xlabel="target rows", ylabel=label.replace(", ", ",\n"))
+            axes.minorticks_off()
+            axes.set_xticks(places, labels=[f"{each:,}" for each in names])
+        axes.spines[["top", "right"]].set_visible(False)
+        return figure
 
     def __repr__(self) -> str:
         return f"{self.sentence}\n{self.table.to_string(index=False)}"
@@ -78,6 +112,7 @@ def forecast(
     *,
     in_order: bool | None = None,
     date: str | None = None,
+    curve: bool = False,
     seed: int = 0,
 ) -> Forecast:
     """Foretell what training on old rows, target rows, or both in which share would gain.
@@ -92,6 +127,7 @@ def forecast(
         in_order: whether rows of the target are in order of time; ``None``: if neighbouring rows
             are found to depend on each other.
         date: the column of dates or numbers that orders them; rows of one value stay together.
+        curve: whether to judge what `SIZES` of the target's rows would have said, too.
 
     Raises ``ValueError`` for tables that cannot be read, and a target without labels.
     """
@@ -121,10 +157,17 @@ def forecast(
     chosen, gain, error = choose(found, judges["trees"])
     doubt = _doubt(chosen, old, new, units, in_order, telling, seed)
     table = _table(found, chosen, judges["trees"].unit)
+    sizes = _curve(judges["trees"], seed) if curve else None
     seconds = time.perf_counter() - start
     sentence = _sentence(chosen, gain, error, new, in_order, doubt, found)
     return Forecast(
-        chosen.decision, f"{sentence}{note}; {seconds:.0f} s", table, telling, in_order, seconds
+        chosen.decision,
+        f"{sentence}{note}; {seconds:.0f} s",
+        table,
+        telling,
+        in_order,
+        seconds,
+        sizes,
     )
 
 
@@ -242,6 +285,30 @@ def _table(found: list[Judgement], chosen: Judgement, unit: str) -> pd.DataFrame
     )
 
 
+def _curve(judge: Judge, seed: int) -> pd.DataFrame:
+    """What is chosen with fewer of the target's rows: the last ones in time, or random ones."""
+    import pandas as pd
+
+    count = len(judge.units)
+    order = np.argsort(judge.units, kind="stable")[::-1]
+    if not judge.forward:
+        order = rng.permutation(count, seed, "curve").numpy()
+    lines = []
+    for size in [*(each for each in SIZES if each < count), count]:
+        rows = np.sort(order[:size])
+        units = np.unique(judge.units[rows], return_inverse=True)[1]
+        folds = forward_folds(units) if judge.forward else random_folds(units, seed)
+        if not folds:
+            continue
+        x, y = judge.target
+        few = replace(judge, target=(x[rows], y[rows]), units=units, folds=folds)
+        chosen, gain, error = choose(few.judge(PLAIN), few)
+        low, high = gain - Z * error, gain + Z * error
+        name = chosen.decision.name
+        lines.append((size, name, *(round(each, 2) for each in (gain, low, high)), judge.unit))
+    return pd.DataFrame(lines, columns=["rows", "decision", "gain", "low", "high", "unit"])
+
+
 SAID = {
     "old": "train on the old rows",
     "both": "train on both",
@@ -268,7 +335,7 @@ def _sentence(
         return f"forecast: cannot tell, it depends on the model: trees say {said}, {judged}"
     if chosen.decision == OLD:
         return f"forecast: {said}: nothing else is better, {judged}"
-    low, high = gain - 1.96 * error, gain + 1.96 * error
+    low, high = gain - Z * error, gain + Z * error
     unit = "points" if new.task == "classes" else "%"
     if low > 0:
         what = (

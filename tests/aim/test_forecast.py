@@ -202,3 +202,17 @@ def test_forecasts_repeat_and_leave_their_inputs_alone() -> None:
     one, other = (forecast(old, target, "y", in_order=False) for _ in range(2))
     pd.testing.assert_frame_equal(one.table, other.table)
     pd.testing.assert_frame_equal(old, before)
+
+
+def test_a_curve_says_what_fewer_rows_would_have_said() -> None:
+    old, target = made(800, 0, law=-1.0), made(400, 1)
+    found = forecast(old, target, "y", in_order=False, curve=True)
+    assert found.curve is not None
+    assert found.curve["rows"].tolist() == [50, 100, 300, 400]
+    widths = found.curve["high"] - found.curve["low"]
+    assert widths.iloc[0] > widths.iloc[-1]
+    assert found.curve["gain"].iloc[-1] > 40
+    assert found.plot().axes[0].get_xscale() == "log"
+    whole = forecast(old, target, "y", in_order=False)
+    assert whole.curve is None
+    assert len(whole.plot().axes[0].get_yticklabels()) == len(whole.table)
