@@ -143,8 +143,8 @@ def forecast(
         units, worth = _moments(new, date)
         in_order = True
         if (dates := units.max() + 1) < FORWARD_PARTS:
-            few = f"all target rows are of {dates} values of {date!r}, fewer than {FORWARD_PARTS}"
-            return _unknown(f"{few}, so that no later rows can judge", start)
+            few = f"the target has {dates} different values of {date!r}"
+            return _unknown(f"{few}, and {FORWARD_PARTS} are needed to judge later rows by", start)
     else:
         units, worth, in_order, note = _units(new, in_order)
     if worth < FEW:

@@ -51,8 +51,8 @@ def test_what_is_missing_is_said(small: Path, capsys) -> None:
 
 
 def test_a_competition_needs_no_notebook(tmp_path: Path) -> None:
-    assert main(["export", "-o", str(tmp_path), "-p", "target=Survived"]) == 0
-    assert "target = 'Survived'" in (tmp_path / "competition.ipynb").read_text()
+    assert main(["export", "-o", str(tmp_path), "-p", "label=Survived"]) == 0
+    assert "label = 'Survived'" in (tmp_path / "competition.ipynb").read_text()
 
 
 def test_wrong_options_are_refused_and_write_nothing(small: Path, capsys) -> None:

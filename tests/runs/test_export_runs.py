@@ -133,9 +133,16 @@ def test_an_export_runs_on_its_own_package(number: str, kernels: Path, tmp_path:
     assert {path.name for path in folder.iterdir()} == {package.name, "ran.ipynb"}
 
 
-@pytest.mark.parametrize("hours", ["8.5", pytest.param("1e-9", marks=pytest.mark.full)])
+@pytest.mark.parametrize(
+    ("hours", "task"),
+    [
+        ("8.5", "classes"),
+        ("8.5", "regression"),
+        pytest.param("1e-9", "classes", marks=pytest.mark.full),
+    ],
+)
 def test_the_template_of_a_competition_writes_a_submission(
-    hours: str, kernels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hours: str, task: str, kernels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ASTKIT_TIME_BUDGET_H", hours)
     folder = tmp_path / "input" / "competitions" / "made-up"
@@ -144,15 +151,19 @@ def test_the_template_of_a_competition_writes_a_submission(
     sides = pd.DataFrame(generator.normal(size=(600, 2)), columns=["height", "width"])
     table = sides.assign(kind=generator.choice(["a", "b"], 600), name=[f"n{i}" for i in range(600)])
     table.loc[::7, "width"] = np.nan
-    labels = np.where(sides["height"] + (table["kind"] == "a") > 0.5, "large", "small")
+    size = sides["height"] + (table["kind"] == "a")
+    labels = np.where(size > 0.5, "large", "small") if task == "classes" else 1000 + 50 * size
     table.insert(0, "number", range(600))
     table[:400].assign(size=labels[:400]).to_csv(folder / "train.csv", index=False)
     table[400:].to_csv(folder / "test.csv", index=False)
-    parameters = {"target": "size", "row_id": "number", "epochs": 10}
+    parameters = {"label": "size", "row_id": "number", "epochs": 40}
     plan = notebook.read_notebook(export.COMPETITION)
     source = export.write_notebook(plan, parameters, tmp_path / "out")
     executed(kernels, source, tmp_path / "empty", tmp_path / "input")
     submission = pd.read_csv(tmp_path / "empty" / "submission.csv")
     assert submission.columns.tolist() == ["number", "size"]
     assert submission["number"].tolist() == list(range(400, 600))
-    assert hours == "1e-9" or np.mean(submission["size"] == labels[400:]) > 0.8
+    if task == "regression":
+        assert np.std(submission["size"].to_numpy() - labels[400:]) < 40
+    elif hours != "1e-9":
+        assert np.mean(submission["size"] == labels[400:]) > 0.8
