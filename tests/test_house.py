@@ -102,4 +102,5 @@ def test_what_may_call_back_into_a_trainer_is_listed() -> None:
             if own and value.attr in methods and ast.unparse(call.func) != "leaving.callback":
                 given.add(value.attr)
     assert given == BACK.keys()
+    text += (ROOT / "trainers" / "run_state.py").read_text("utf-8")
     assert re.search(r"\bself\.\w+\.\w+\._\w+", text) is None  # nor does it reach into others

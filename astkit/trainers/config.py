@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -290,6 +290,21 @@ def _factor(value: Any) -> float:
         return float(value)
     except (TypeError, ValueError, RuntimeError):
         return math.nan
+
+
+def choose_config(
+    config: TrainConfig | None, lr: float | None, batch_size: int | None, optimizer: object
+) -> TrainConfig:
+    """``config`` with the settings that were given beside it; ``ValueError`` for two rates."""
+    config = config or TrainConfig()
+    if lr is not None:
+        if config.lr is not None or optimizer is not None:
+            other = "an optimizer" if optimizer is not None else "config.lr"
+            raise ValueError(f"lr is {lr!r}, and {other} is given too: give one of them")
+        config = replace(config, lr=lr)
+    if batch_size is not None:
+        config = replace(config, batch_size=batch_size)
+    return config
 
 
 def choose_device(device: str | torch.device = "auto") -> torch.device:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import replace
 from functools import partial
 from itertools import chain
-from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
@@ -32,34 +30,22 @@ from astkit.profiling.flops import BatchFlops, Costs, RowFlops, count_flops, sha
 from astkit.profiling.ledger import Ledger, synchronizer
 from astkit.trainers.batches import Batches
 from astkit.trainers.checkpoint import Checkpoints
-from astkit.trainers.config import Budget, TrainConfig, choose_device
-from astkit.trainers.evaluation import Evaluation, Measured, Metric, Metrics, check_undivided
+from astkit.trainers.config import Budget, TrainConfig, choose_config, choose_device
+from astkit.trainers.evaluation import Evaluation, Measured, Metrics, check_undivided
 from astkit.trainers.fingerprint import describe_run
 from astkit.trainers.first_batch import check_batch, initialise
 from astkit.trainers.history import History, Observer, StepRecord
 from astkit.trainers.limits import TIME_BUDGET, TimeIsUp, interrupt_held, time_is_up
 from astkit.trainers.optimisation import Optimisation
 from astkit.trainers.reports import Reports
+from astkit.trainers.run_state import RunState
 from astkit.trainers.saves import Saves
 from astkit.trainers.steering import Event, Steering
 from astkit.trainers.step import StepResult
 from astkit.trainers.validation import Validation
 
-COUNTS = ("step", "progress", "done")
-STATEFUL = (
-    "policy",
-    "batches",
-    "optimisation",
-    "ledger",
-    "costs",
-    "reports",
-    "steering",
-    "held",
-)
-"""Attributes of a trainer that a checkpoint saves: plain values, and parts with a state."""
 
-
-class Trainer:
+class Trainer(RunState):
     """Trains ``model`` until the budget is spent: ``Trainer(...).run()``.
 
     With several processes (torchrun), each runs the same script, see docs/distributed.md. A
@@ -146,91 +132,52 @@ class Trainer:
         )
         if (budget is None) == (epochs is None):
             raise ValueError("epochs and budget: give one of them, such as epochs=10")
-        self.config = _settings(config, lr, batch_size, optimizer)
-        self.budget = budget or Budget(epochs=epochs)
-        device, seed = choose_device(device), self.config.seed
+        if resume and checkpoints is None:
+            raise ValueError("resume is True, but checkpoints is not set: pass the folder")
+        config = choose_config(config, lr, batch_size, optimizer)
+        device, seed = choose_device(device), config.seed
         train = train if target is None else joined(train, target)
-        source = as_loader(train, device, self.config.batch_size, seed=seed)
-        self.held = Validation(validation, metrics, device, self.config, validates, stop_after)
-        self.policy = as_policy(policy, seed) or Policy()
-        self.batches = Batches(source, self.policy, self.validation, device, seed)
-        initialise(model, self.batches.peek, device, seed)
-        self.ledger = Ledger(synchronize=synchronizer(device), meter=meter)
-        self.reports = Reports(History(), observers, self.config.report_every)
-        told = self.policy.observes and self.policy.needs_outputs
-        self.optimisation = Optimisation(
+        source = as_loader(train, device, config.batch_size, seed=seed)
+        held = Validation(validation, metrics, device, config, validates, stop_after)
+        policy = as_policy(policy, seed) or Policy()
+        batches = Batches(source, policy, held.source, device, seed)
+        initialise(model, batches.peek, device, seed)
+        ledger = Ledger(synchronize=synchronizer(device), meter=meter)
+        reports = Reports(History(), observers, config.report_every)
+        told = policy.observes and policy.needs_outputs
+        optimisation = Optimisation(
             model,
-            self.config,
+            config,
             criterion,
             optimizer,
             scheduler,
             device,
-            self.ledger,
-            watching=told or self.reports.need_outputs,
+            ledger,
+            watching=told or reports.need_outputs,
             schedule_steps=schedule_steps,
             lr_scale=lr_scale,
         )
-        self.model = self.optimisation.model  # without DistributedDataParallel
-        self.costs = Costs(self.model, flops)
-        features = None
-        if hasattr(self.validation, "order"):
-            assert self.validation is not None
-            places = source, self.validation
-            features = ModelFeatures(self.model, *places, device, self.ready)
-        self.batches.epoch.inform(features, self.budget.flops)
-        self.targets: Targets | None = None
-        self.step, self.progress = 0, 0.0
-        self.done = False
-        self.steering = Steering(self.policy, replay)
-        self.saves = None if checkpoints is None else Saves(checkpoints)
-        self._open(resume)
-
-    def __repr__(self) -> str:
-        size = sum(parameter.numel() for parameter in self.model.parameters())
-        return (
-            f"Trainer({type(self.model).__name__} with {size:,} parameters on {self.device},"
-            f" {type(self.policy).__name__}, step {self.step}, {self.progress:.0%} of the budget)"
+        super().__init__(
+            config=config,
+            budget=budget or Budget(epochs=epochs),
+            policy=policy,
+            batches=batches,
+            held=held,
+            optimisation=optimisation,
+            ledger=ledger,
+            costs=Costs(optimisation.model, flops),
+            reports=reports,
+            steering=Steering(policy, replay),
+            saves=None if checkpoints is None else Saves(checkpoints),
         )
-
-    @property
-    def criterion(self) -> Criterion:
-        """One loss per row."""
-        return self.optimisation.criterion
-
-    @property
-    def optimizer(self) -> Optimizer:
-        """The optimizer."""
-        return self.optimisation.optimizer
-
-    @property
-    def device(self) -> torch.device:
-        """The device of the model and the batches."""
-        return self.batches.device
-
-    @property
-    def history(self) -> History:
-        """The records of the run."""
-        return self.reports.history
-
-    @property
-    def train_data(self) -> BatchSource:
-        """The training data as batches."""
-        return self.batches.undivided
-
-    @property
-    def validation(self) -> BatchSource | None:
-        """The validation data as batches."""
-        return self.held.source
-
-    @property
-    def metrics(self) -> tuple[Metric, ...]:
-        """The further metrics."""
-        return self.held.metrics
-
-    @property
-    def epoch(self) -> int:
-        """The current epoch, counted from 0."""
-        return self.batches.epoch.number
+        features = None
+        if hasattr(held.source, "order"):
+            assert held.source is not None
+            features = ModelFeatures(self.model, source, held.source, device, self.ready)
+        batches.epoch.inform(features, self.budget.flops)
+        self.targets: Targets | None = None
+        if self.saves is not None:
+            self._open(self.saves, describe_run(self), resume)
 
     # --- the loop ---
 
@@ -405,7 +352,7 @@ class Trainer:
             batch.x,
             batch.index,
             self.model,
-            criterion=self.criterion,
+            criterion=self.optimisation.criterion,
             forward=self.forward,
             count=self._count_pass,
         )
@@ -552,14 +499,6 @@ class Trainer:
 
     # --- reports and steering ---
 
-    def _report(self) -> None:
-        """Send the records since the last report to the observers; waits for the device."""
-        self.optimisation.check()  # raises if a loss or gradient was not finite
-        if self.reports.waiting:
-            self.ledger.settle()
-            energy = self.ledger.energy()
-            self.reports.send(joules=energy.joules, joules_reason=energy.reason)
-
     def steer(self, name: str, value: Any) -> None:
         """Change a setting of the policy before the next batch; thread-safe.
 
@@ -655,75 +594,3 @@ class Trainer:
                     self.ledger.note(cost, evaluated=mine.rows, passes=self.passes(mine.rows))
                     evaluation.add(mine, self.forward(self.model, mine))
         return evaluation.result()
-
-    # --- saving ---
-
-    def _save(self) -> Path | None:
-        """Save the current state, unless it is saved already; returns the folder."""
-        if self.saves is None:
-            return None
-        place = self._place()
-        if place != self.saves.place:
-            self.policy.exchange()
-            self._report()
-            self.ledger.pool()
-            self.reports.sync()
-            state = {**self.optimisation.weights(), "trainer": self.state_dict()}
-            self.saves.write(state, place)
-        return self.saves.folder
-
-    def _place(self) -> tuple[object, ...]:
-        return self.step, self.epoch, self.done, self.steering.waiting()
-
-    def _open(self, resume: bool) -> None:
-        """Continue from the newest checkpoint if requested."""
-        if self.saves is None:
-            if resume:
-                raise ValueError("resume is True, but checkpoints is not set: pass the folder")
-            return
-        found = self.saves.open(describe_run(self), resume)
-        if found is None:
-            if resume:  # killed before its first checkpoint, possibly after its first metrics
-                self.reports.start_again()
-            return
-        path, state = found
-        try:
-            self.optimisation.load_weights(state)
-            self.load_state_dict(state["trainer"])
-        except Exception as error:
-            what = f"{type(error).__name__}: {error}".splitlines()[-1].strip()
-            raise ValueError(
-                f"{path} does not hold the state of this run ({what}): restore what has changed, or"
-                " choose another folder"
-            ) from error
-        self.saves.place = self._place()
-
-    def state_dict(self) -> dict[str, Any]:
-        """State of the run without weights and optimizer.
-
-        No RNG state is needed: random numbers depend on seed, step and purpose only.
-        """
-        counts = {name: getattr(self, name) for name in COUNTS}
-        return counts | {name: getattr(self, name).state_dict() for name in STATEFUL}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore ``state``; the caller restores model and optimizer."""
-        for name in COUNTS:
-            setattr(self, name, state[name])
-        for name in STATEFUL:
-            getattr(self, name).load_state_dict(state[name])
-
-
-def _settings(
-    config: TrainConfig | None, lr: float | None, batch_size: int | None, optimizer: object
-) -> TrainConfig:
-    """``config`` with the settings that were given beside it."""
-    config = config or TrainConfig()
-    if lr is not None:
-        if config.lr is not None or optimizer is not None:
-            other = "an optimizer" if optimizer is not None else "config.lr"
-            raise ValueError(f"lr is {lr!r}, and {other} is given too: give one of them")
-        config = replace(config, lr=lr)
-    if batch_size is not None:
-        config = replace(config, batch_size=batch_size)
-    return config
