@@ -23,6 +23,7 @@ from astkit.gating.losses import (
     row_losses,
     shown,
 )
+from astkit.gating.policy import Policy
 from astkit.gating.selection import evaluating
 from astkit.gating.targets import Targets, targets_of
 from astkit.trainers.refusals import out_of_memory
@@ -53,6 +54,16 @@ def check_batch(
                 check_labels(labels, logits_of(outputs).shape[1])
     row_losses(criterion, outputs, few.y)
     return found
+
+
+def check_index(policy: Policy) -> None:
+    """Raise ``ValueError`` if a policy has to know which rows a batch holds, which it does not."""
+    if policy.needs_index:
+        raise ValueError(
+            f"{type(policy).__name__} keeps per-sample state, but the training data"
+            " provide no indices: pass the data set itself with batch_size=..., or use a"
+            " DataLoader of indexed(data)"
+        )
 
 
 def initialise(

@@ -33,7 +33,7 @@ from astkit.trainers.checkpoint import Checkpoints
 from astkit.trainers.config import Budget, TrainConfig, choose_config, choose_device
 from astkit.trainers.evaluation import Evaluation, Measured, Metrics, check_undivided
 from astkit.trainers.fingerprint import describe_run
-from astkit.trainers.first_batch import check_batch, initialise
+from astkit.trainers.first_batch import check_batch, check_index, initialise
 from astkit.trainers.history import History, Observer, StepRecord
 from astkit.trainers.limits import TIME_BUDGET, TimeIsUp, interrupt_held, time_is_up
 from astkit.trainers.optimisation import Optimisation
@@ -53,8 +53,8 @@ class Trainer(RunState):
 
     Args:
         model: called with the inputs of a batch, see `batch.call`; with several processes a
-            DistributedDataParallel. Lazy modules get their
-            shapes from a first batch, and weights that depend on ``config.seed``.
+            DistributedDataParallel. Lazy modules get their shapes from a first batch, and weights
+            that depend on ``config.seed``.
         train: a data set, a `Loader`, or a torch DataLoader of batches of any structure.
         validation: likewise, evaluated after each epoch; ``None`` disables validation.
         target: rows like those that count, which policies that ask for them may train on, see
@@ -294,7 +294,7 @@ class Trainer(RunState):
         if self.steering.replay or self.steering.wanted:
             self._steer()
         if batch.index is None:
-            self._check_index()
+            check_index(self.policy)
         if self.targets is None:
             self._look_at(batch)
         cost = self.cost(batch)
@@ -389,21 +389,13 @@ class Trainer(RunState):
         batch = self.batches.peek()
         self._look_at(batch)
         if batch.index is None:
-            self._check_index()
+            check_index(self.policy)
         plan = self.batches.first_plan()
         if plan is not None:
             self.policy.check(plan)
         if self.policy.chooses:
             with rng.isolated(self.device, self.config.seed, "check"):
                 self.policy.choose_from(self.scored(batch))
-
-    def _check_index(self) -> None:
-        if self.policy.needs_index:
-            raise ValueError(
-                f"{type(self.policy).__name__} keeps per-sample state, but the training data"
-                " provide no indices: pass the data set itself with batch_size=..., or use a"
-                " DataLoader of indexed(data)"
-            )
 
     def cost(self, batch: Batch, model: nn.Module | None = None) -> BatchFlops:
         """FLOPs of ``batch``, counted once per shape of its rows.
