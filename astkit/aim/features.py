@@ -56,7 +56,6 @@ class Rows:
         kind: of the inputs.
         labels: int64 ``[N]``, where the targets are classes, else ``None``.
         groups: of rows that depend on each other, see `row_groups`, or ``None``.
-        of_model: whether the features are those of a model, which may know the targets.
         columns: bool ``[d]``, the columns of a table to look at; ``None`` for all.
         copies: int64 ``[N]``, the same number for rows that are copies; ``None`` without any.
         block: consecutive rows that are taken together, since they depend on each other; 1: none.
@@ -92,7 +91,6 @@ class Rows:
                 " known: pass a data set, such as a Subset"
             )
         self._features, self._by_row = features, by_row
-        self.of_model = by_row is not None
         self.columns: np.ndarray[Any, Any] | None = None
         self.labels, self._classes = class_labels(data, classes), classes
         self.groups = row_groups(data)
@@ -108,6 +106,11 @@ class Rows:
 
     def __len__(self) -> int:
         return len(self._data if self._numbers is None else self._numbers)
+
+    @property
+    def of_model(self) -> bool:
+        """Whether the features are those of a model, which may know the targets."""
+        return self._by_row is not None
 
     @cached_property
     def varies(self) -> bool:

@@ -6,7 +6,7 @@
 
 1. The tests of ``make test`` but those of notebooks and browsers run once under `coverage`, which
    notes for each line the tests that reach it (out/lines).
-2. Faults are drawn, with a seed, from those that can be made in a function of the four packages on
+2. Faults are drawn, with a seed, from those that can be made in a function of the five packages on
    a line that a test reaches: another comparison, operator or constant, a condition negated, a
    statement left out.
 3. For each fault, in a copy of the tree: the tests that reach its line, the quickest first, until
@@ -43,7 +43,7 @@ from tests.benchmarks.bench import ROOT
 
 RESULTS = bench.HERE / "mutants.json"
 LINES = ROOT / "out" / "lines"
-FOLDERS = ("gating", "trainers", "datasets", "comparison")
+FOLDERS = ("aim", "gating", "trainers", "datasets", "comparison")
 SECONDS = 60
 Lines = dict[tuple[str, int], set[str]]
 """The tests that reach each (path, line)."""
