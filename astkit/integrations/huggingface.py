@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -81,7 +81,7 @@ class PolicyTrainer(Trainer):
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         loader: DataLoader[Any] = super().get_train_dataloader()
-        policy, rows = self.policy, loader.dataset
+        policy, rows = self.policy, cast(Any, loader.dataset)
         if overrides(policy, "plan"):
             target = None if isinstance(self.eval_dataset, Mapping) else self.eval_dataset
             sampler = policy.sampler(rows, epochs=1, validation=target, classes=self.classes)
