@@ -19,11 +19,12 @@ examples:
   astkit compare --dataset digits --policies auto infobatch
   astkit compare --csv table.csv --label price --seeds 10 -o runs/price
   astkit compare --csv sales.csv --label amount --date day --policies aim
+  astkit compare --csv old.csv --target recent.csv --test newest.csv --label amount
 
 With -o, the same command continues a comparison that was interrupted, and one
 with more seeds or policies adds to it.
 """
-READING = ("label", "test", "task", "drop", "date", "in_order", "groups")
+READING = ("label", "target", "test", "task", "drop", "date", "in_order", "groups")
 POLICIES = ["auto", "cached_loss", "infobatch"]
 
 
@@ -57,6 +58,8 @@ def add_commands(commands: Any) -> None:
 
 def _add_reading(group: Any) -> None:
     group.add_argument("--label", metavar="COLUMN", help="column to be predicted")
+    counts = "table of rows like those that count, which may be trained on"
+    group.add_argument("--target", type=Path, metavar="FILE", help=counts)
     group.add_argument("--test", type=Path, metavar="FILE", help="table of the test rows")
     task = "by default up to 20 different whole numbers, and words, are classes"
     group.add_argument("--task", choices=["regression", "classes"], help=task)

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from astkit.comparison.statistics import DENSE, Interval
-from astkit.comparison.training import Method, Task
+from astkit.comparison.training import Method, RunRecord, Task, train_to_end
 from astkit.comparison.verdict import amount, unit
 from astkit.files import read_json, write_json
 from astkit.trainers import Budget
@@ -157,7 +157,11 @@ def tried(task: Task, method: Method, budget: Budget, seed: int, factor: float) 
         half = {"steps": max(1, budget.steps // 2)}
     trainer = task.trainer(method.new_policy(seed), seed, Budget(**half), factor)
     try:
-        trainer.run()
+        if method.keeps_best:
+            watched = RunRecord(0, lambda: trainer.progress, trainer.device, False, True)
+            train_to_end(trainer, task, watched, {})
+        else:
+            trainer.run()
     except FloatingPointError:
         return Trial(math.nan)
     measured = trainer.measure_validation()

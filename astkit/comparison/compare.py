@@ -25,7 +25,7 @@ from astkit.checks import ABOVE_0, check_number, check_types
 from astkit.comparison.report import NAME, Comparison
 from astkit.comparison.schedule import Schedule
 from astkit.comparison.statistics import DENSE
-from astkit.comparison.tables import epochs_of, with_table
+from astkit.comparison.tables import epochs_of, with_table, with_target
 from astkit.comparison.training import RECORDS, Chosen, Method, Task
 from astkit.datasets import Loader
 from astkit.datasets.facts import paired_groups, row_groups
@@ -44,6 +44,7 @@ def compare(
     validation: Any = None,
     test: Any = None,
     *,
+    target: Any = None,
     label: str | None = None,
     task: str | None = None,
     drop: Sequence[str] = (),
@@ -84,6 +85,10 @@ def compare(
             selectable: a map-style data set, a `Loader`, or a DataLoader without its own sampler.
             With a ``label`` tables: paths of CSV or parquet files, or DataFrames; where validation
             or test are missing, rows of the training table are held back.
+        target: rows like those that count, which may be trained on, of the kind of ``train``, see
+            `astkit.joined`; at ``validation`` one may only look. Two controls are added: training
+            on old and target rows alike, and on the target's alone. Where validation data are
+            missing, a fifth of the target is set aside for them, of a table also for the test.
         label: column of the table to be predicted. A model of your own, without a ``criterion``,
             predicts a number in standard deviations from the mean of the training rows.
         task, drop, date, groups, in_order: how the table is read and divided, see
@@ -126,6 +131,7 @@ def compare(
             "train": train,
             "validation": validation,
             "test": test,
+            "target": target,
             "criterion": criterion,
             "metrics": metrics,
         },
@@ -142,6 +148,7 @@ def compare(
         out=(out, str | Path | None),
     )
     budget = _checked_budget(epochs, budget, epochs_of(data["train"], batch_size))
+    data, notes = with_target(data)
     config = _checked_config(lr, config, make_optimizer)
     values = {
         **data,
@@ -181,6 +188,7 @@ def compare(
             folder,
             resumable=out is not None,
             check_baseline=check_baseline,
+            notes=notes,
         )
         contents = {**schedule.train(), "smallest_gain": smallest_gain}
         report = Comparison(contents, folder / RECORDS, shared.train)

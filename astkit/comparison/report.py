@@ -20,9 +20,10 @@ from torch import Tensor
 from astkit.aim.powers import PowerForecast
 from astkit.comparison.samples import Samples, Suspects, explorer, image_tag, together
 from astkit.comparison.statistics import (
+    ALONE,
+    BOTH,
     COSTS,
     DENSE,
-    RANDOM,
     Entry,
     Interval,
     Rows,
@@ -30,10 +31,12 @@ from astkit.comparison.statistics import (
     cost_ratio,
     cost_share,
     gaps,
+    is_control,
     is_finite,
     mean_interval,
+    pairs,
 )
-from astkit.comparison.verdict import Verdict, judge, unequal, unit
+from astkit.comparison.verdict import Verdict, amount, judge, unequal, unit
 from astkit.files import plain_values, read_json, write_atomic, write_json
 
 if TYPE_CHECKING:
@@ -46,7 +49,9 @@ NAME = "comparison.json"
 NEEDED = {"policy", "seed", "value", "flops", "seconds", "rate", "curve", "visits"}  # of an entry
 SCHEMA = 5
 """Version of `Comparison.to_json`; it is raised when a key changes its meaning or goes."""
-MEANS = ("value", *COSTS, "joules", "trained", "scored", "rate", "worst_class")
+BEST = ("best_step", "best_flops")  # of a method that keeps its best validation point
+MEANS = ("value", *COSTS, "joules", "trained", "scored", "rate", "worst_class", *BEST)
+ON_TARGET = {BOTH: "both", ALONE: "the target alone"}
 TITLE = "Does choosing samples help here?"
 FOREST = "differences to dense training"
 _PAGE = """<!doctype html>
@@ -83,6 +88,7 @@ class Comparison:
         notes: sentences on what was left out, could not be measured, or has to be known.
         settings: what the runs share; ``stamp``: environment of the latest call.
         smallest_gain: gains below it are called none; see `verdict.judge`.
+        old_rows: number of rows before those of a target; ``None`` without a target.
         train: the training data; ``None`` for a loaded comparison.
     """
 
@@ -97,6 +103,7 @@ class Comparison:
         self.settings = dict(contents.get("settings", {}))
         self.stamp = dict(contents.get("stamp", {}))
         self.smallest_gain: float | None = contents.get("smallest_gain")
+        self.old_rows: int | None = contents.get("old_rows")
         self.train = train
         self._folder = folder  # of the arrays
 
@@ -158,8 +165,9 @@ class Comparison:
 
     @property
     def before(self) -> list[str]:
-        """The forecast, and what has to be known of the baseline."""
-        return [*([] if self.forecast is None else [self.forecast.sentence]), *self.baseline]
+        """What rows of a target gain, the forecast, and what has to be known of the baseline."""
+        expected = [] if self.forecast is None else [self.forecast.sentence]
+        return [*gains_on_target(self.entries, self.test_rows), *expected, *self.baseline]
 
     def table(self) -> pd.DataFrame:
         """One row per method: number of seeds, and means over them; joules if they were measured.
@@ -172,6 +180,7 @@ class Comparison:
         frame["failed"] = frame["failed"].astype(int)
         frame.insert(0, "n", frame.pop("seeds").astype(int) - frame["failed"])
         unknown = [name for name in ("failed", "joules") if not frame[name].any()]
+        unknown += [name for name in BEST if frame[name].isna().all()]
         return frame.drop(columns=unknown).rename(columns={"value": self.metric})
 
     def test_rows(self, entry: Entry) -> Tensor | None:
@@ -199,9 +208,12 @@ class Comparison:
         path = self._folder / Path(entry["visits"]).name
         return load_file(path) if path.exists() else {}
 
-    def samples(self, policy: str, *, show: Callable[[int], Any] | None = None) -> Samples:
+    def samples(
+        self, policy: str, *, show: Callable[[int], Any] | None = None, target: bool = False
+    ) -> Samples:
         """Which samples a method trained on, over all finite seeds; ``show``: see `Samples`.
 
+        ``target``: whether rows of a target are ranked among the others.
         Raises ``ValueError`` for a method that was not trained, and for data without row numbers.
         """
         runs = [entry for entry in self.entries if entry["policy"] == policy]
@@ -213,19 +225,31 @@ class Comparison:
                 "train was loaded in its own way, so nothing is known by row: pass a map-style data"
                 " set, or a plain DataLoader"
             )
-        return Samples(**records, data=self.train, show=show, name=policy)
+        return Samples(
+            **records, data=self.train, show=show, name=policy, ranked=self._ranked(target)
+        )
 
-    def suspects(self, k: int = 50, policy: str = DENSE) -> Suspects:
-        """The ``k`` rows that most likely have a wrong label; see `Suspects`."""
-        return self.samples(policy).suspects(k)
+    def _ranked(self, target: bool) -> int | None:
+        return None if target else self.old_rows
 
-    def explore(self, most: int = 600) -> Explorer:
+    def suspects(self, k: int = 50, policy: str = DENSE, target: bool = False) -> Suspects:
+        """The ``k`` rows that most likely have a wrong label; see `Suspects`.
+
+        ``target``: whether rows of a target may be among them.
+        """
+        return self.samples(policy, target=target).suspects(k)
+
+    def explore(self, most: int = 600, target: bool = False) -> Explorer:
         """A widget: choose a method, a class and a group, see samples, their losses and visits.
 
         ``.save("explore.html")`` writes a page of the same that needs no kernel; see `explorer`.
+        ``target``: whether rows of a target are shown too.
         """
         policies = dict.fromkeys(entry["policy"] for entry in self.entries)
-        return explorer({policy: self.samples(policy) for policy in policies}, most)
+        chosen = {policy: self.samples(policy, target=target) for policy in policies}
+        if not target:  # all its rows are left out
+            chosen = {policy: each for policy, each in chosen.items() if policy != ALONE}
+        return explorer(chosen, most)
 
     # --- how it is shown ---
 
@@ -247,7 +271,7 @@ class Comparison:
         said = "".join(f"<li>{escape(each.sentence)}.</li>" for each in self.verdicts)
         before = "".join(f"<p>{escape(sentence)}</p>" for sentence in self.before)
         parts = [f"<h2>{TITLE}</h2>", before, f"<ul>{said}</ul>"]
-        table = results(self.entries, self.verdicts, self.metric)
+        table = results(self.entries, self.verdicts, self.metric, self.test_rows)
         parts += [f"<p>{escape(legend(self.verdicts))}</p>", table.to_html(index=False)]
         for alt, figure in pictures(self.entries, self.verdicts, self.test_rows).items():
             parts.append(f"<p>{image_tag(escape(alt), figure)}</p>")
@@ -278,6 +302,7 @@ class Comparison:
             "settings": self.settings,
             "stamp": self.stamp,
             "entries": self.entries,
+            "old_rows": self.old_rows,
         }
         plain: dict[str, Any] = plain_values(contents)
         return plain
@@ -324,7 +349,43 @@ def means(entries: Sequence[Entry]) -> dict[str, dict[str, float]]:
     return rows
 
 
-def results(entries: Sequence[Entry], verdicts: Sequence[Verdict], metric: str) -> pd.DataFrame:
+def gains_on_target(entries: Sequence[Entry], rows: Rows | None = None) -> list[str]:
+    """A sentence for each control with rows of a target that is better than dense training."""
+    said = []
+    for name, (gap, words) in control_gaps(entries, rows).items():
+        higher = entries[0].get("higher", True)
+        better = gap.low > 0 if higher else gap.high < 0
+        if name in ON_TARGET and better:
+            said.append(f"training on {ON_TARGET[name]}: {entries[0]['metric']} {words}")
+    return said
+
+
+def control_gaps(
+    entries: Sequence[Entry], rows: Rows | None = None
+) -> dict[str, tuple[Interval, str]]:
+    """By control other than dense training: its difference to that, also in words."""
+    arms = by_arm(entries)
+    dense = arms.get(DENSE, {})
+    found = {}
+    for name, arm in arms.items():
+        if not is_control(name) or name == DENSE:
+            continue
+        gap = gaps(arm, dense, rows).estimate().interval()
+        some = next((run for run in arm.values() if is_finite(run["value"])), None)
+        if some is None:
+            continue
+        whole = mean_interval(other["value"] for _, other in pairs(arm, dense)).mean
+        higher, metric = some.get("higher", True), some.get("metric", "")
+        found[name] = gap, amount(gap, metric, math.nan if higher else whole)
+    return found
+
+
+def results(
+    entries: Sequence[Entry],
+    verdicts: Sequence[Verdict],
+    metric: str,
+    test_rows: Rows | None = None,
+) -> pd.DataFrame:
     """One row per method, controls included, as text: means over seeds, and intervals.
 
     Seeds without a finite value are left out; the number of seeds is then "4 of 5". "trained on" is
@@ -333,6 +394,9 @@ def results(entries: Sequence[Entry], verdicts: Sequence[Verdict], metric: str) 
     import pandas as pd
 
     arms, judged = by_arm(entries), {each.policy: each for each in verdicts}
+    differences = {n: words for n, (_, words) in control_gaps(entries, test_rows).items()}
+    differences = {name: differences[name] for name in ON_TARGET if name in differences}
+    differences |= {each.policy: each.amount(each.difference) for each in verdicts}
     rows = []
     for name, average in means(entries).items():
         arm, verdict = arms[name], judged.get(name)
@@ -341,7 +405,7 @@ def results(entries: Sequence[Entry], verdicts: Sequence[Verdict], metric: str) 
             "policy": name,
             "seeds": f"{some}{average['seeds']}",
             metric: _text(average["value"], ".2%" if unit(metric)[0] > 1 else ".4g"),
-            "against dense": verdict.amount(verdict.difference) if verdict else _NONE,
+            "against dense": differences.get(name, _NONE),
             "against random": verdict.amount(verdict.to_random) if verdict else _NONE,
             "trained on": _text(average["rate"], ".2f"),
         }
@@ -362,11 +426,7 @@ def pictures(
     metric, arms = verdicts[0].metric, by_arm(entries)
     _, name = unit(metric)
     quantity = f"{metric} ({name})" if name != metric else metric
-    controls = {
-        name: gaps(arm, arms[DENSE], rows).estimate().interval()
-        for name, arm in arms.items()
-        if name.startswith(RANDOM)
-    }
+    controls = {name: gap for name, (gap, _) in control_gaps(entries, rows).items()}
     dense = arms[DENSE]
     figures: dict[str, Picture] = {}
     if forest := _forest(controls, verdicts):
@@ -390,7 +450,7 @@ def pictures(
 
 
 def _forest(controls: Mapping[str, Interval], verdicts: Sequence[Verdict]) -> list[dict[str, Any]]:
-    """Rows of the figure of differences: the random ``controls`` to dense, and the policies."""
+    """Rows of the figure of differences: the ``controls`` to dense, and the policies."""
     scale, rows = unit(verdicts[0].metric)[0], list[dict[str, Any]]()
 
     def add(arm: str, against: str, gap: Interval, words: str = "") -> None:

@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader, Subset
 from astkit import rng
 from astkit.checks import check_count
 from astkit.datasets.facts import class_labels, underlying
+from astkit.datasets.loader import old_rows
 from astkit.datasets.table import Table
 from astkit.files import plain_values, write_atomic
 
@@ -46,6 +47,8 @@ class Samples:
         show: returns what is displayed for a row: an image, a text, or the values of a table row
             (a mapping or a vector); by default the inputs in ``data[row]``.
         name: name of the policy, for titles.
+        ranked: the first rows, which are grouped and suspected, as those before a target's; by
+            default all.
 
     Attributes:
         total: int64 ``[N]``: how often each row was trained on.
@@ -63,8 +66,10 @@ class Samples:
         predicted: Tensor | None = None,
         show: Callable[[int], Any] | None = None,
         name: str = "this run",
+        ranked: int | None = None,
     ) -> None:
         self.trained, self.losses, self.name = trained, losses, name
+        self.ranked = len(trained[0]) if ranked is None else ranked
         # the rows of a DataLoader are numbered in its data set, whichever it loads
         whole, rows, _ = underlying(data.dataset if isinstance(data, DataLoader) else data)
         names: Any = getattr(whole, "classes", None)
@@ -88,14 +93,14 @@ class Samples:
 
         If all rows were trained on equally often, none is selected most or least.
         """
-        order = by_loss(self.loss)
-        order = order[self.total[order].argsort(descending=True, stable=True)]
-        differ = self.total.max() > self.total.min()
-        some = order[: int(self.total.count_nonzero())] if differ else order[:0]
+        order, total = by_loss(self.loss[: self.ranked]), self.total[: self.ranked]
+        order = order[total[order].argsort(descending=True, stable=True)]
+        differ = total.max() > total.min()
+        some = order[: int(total.count_nonzero())] if differ else order[:0]
         return {
             "most selected": some,
             "least selected": some.flip(0),
-            "never selected": (self.total == 0).nonzero().squeeze(1),
+            "never selected": (total == 0).nonzero().squeeze(1),
         }
 
     def suspects(self, k: int = 50) -> Suspects:
@@ -204,7 +209,7 @@ class Suspects:
 
     def __init__(self, samples: Samples, k: int = 50) -> None:
         check_count("k", k)
-        order = by_loss(samples.loss)
+        order = by_loss(samples.loss[: samples.ranked])
         order = order[~samples.loss[order].isnan()]
         if not len(order):
             raise ValueError("no row has a loss: rank the rows of a run that knows them by number")
@@ -225,10 +230,14 @@ class Suspects:
         """The training data without the suspects; raises ``ValueError`` for a loaded comparison."""
         if self.samples.data is None:
             raise ValueError("a loaded comparison has no training data: compare anew")
-        return Subset(self.samples.data, self.kept.tolist())
+        kept: Subset[Any] = Subset(self.samples.data, self.kept.tolist())
+        old = old_rows(self.samples.data)
+        if old < len(self.samples.data):  # rows of a target stay those of a target
+            vars(kept)["old_rows"] = int((self.kept < old).sum())
+        return kept
 
     def __repr__(self) -> str:
-        number, rows = len(self.rows), len(self.samples.loss)
+        number, rows = len(self.rows), self.samples.ranked
         words = "with the highest loss over the whole run; wrong labels, or merely hard"
         return f"{self.samples.name}: the {number:,} of {rows:,} rows {words}"
 
@@ -265,7 +274,7 @@ def explorer(methods: Mapping[str, Samples], most: int = 600) -> Explorer:
         for name, each in methods.items()
     }
     typical = [rows[:share] for each in groups.values() for rows in each.values()]
-    drawn = rng.permutation(len(first.total), 0, "explored rows")
+    drawn = rng.permutation(first.ranked, 0, "explored rows")
     rows = sorted(list(dict.fromkeys(torch.cat([*typical, drawn]).tolist()))[:most])
     place = {row: number for number, row in enumerate(rows)}
     styles = lines(methods)

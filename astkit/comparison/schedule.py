@@ -8,15 +8,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors.torch import load_file
 
 from astkit.aim.policy import Aim, expected_gain
 from astkit.aim.powers import PowerForecast
 from astkit.comparison.baseline import Baseline, check_baseline, own_rate
-from astkit.comparison.statistics import DENSE
+from astkit.comparison.statistics import ALONE, BOTH, DENSE, cost_share
+from astkit.comparison.tables import boosted_trees
 from astkit.comparison.training import RECORDS, Entry, Method, Task, selectable, train_method
 from astkit.datasets.facts import class_labels, shared_rows, varies
 from astkit.datasets.foreign import keeps_order
+from astkit.datasets.joined import divide_joined
+from astkit.datasets.loader import old_rows
 from astkit.files import read_json, write_json
 from astkit.gating.policy import overrides
 from astkit.stamp import stamp
@@ -54,6 +58,7 @@ class Schedule:
     notes: list[str] = field(default_factory=list)
     entries: dict[tuple[str, int], Entry] = field(default_factory=dict)
     controls: dict[str, Method] = field(default_factory=dict)
+    on_target: dict[str, Method] = field(default_factory=dict)  # controls with rows of a target
     settings: dict[str, Any] = field(default_factory=dict)
     baseline: Baseline = field(default_factory=Baseline)
 
@@ -63,8 +68,10 @@ class Schedule:
             entry = read_json(path)
             self.entries[entry["policy"], entry["seed"]] = entry
         self.selects = hasattr(selectable(self.task.train, 0), "order")  # rows before loading
+        self.on_target = controls_on_target(self.task.train)
         self.start, self.trained = time.perf_counter(), 0
-        self.whole = (1 + 2 * len(self.methods)) * len(self.seeds)  # runs, at most
+        most = 1 + len(self.on_target) + 2 * len(self.methods)
+        self.whole = most * len(self.seeds)  # runs, at most
         first, dense = self.seeds[0], Method(DENSE, None)
         self._check_policies(first)
         expected = self._forecast(first)
@@ -77,10 +84,11 @@ class Schedule:
         for place, seed in enumerate(self.seeds):
             self._train([(dense, seed)])
             self._look_at(first)
-            self._train([(each, seed) for each in self.methods.values()])
+            chosen = {**self.on_target, **self.methods}
+            self._train([(each, seed) for each in chosen.values()])
             seeds = self.seeds[: place + 1]
             self.controls = self._controls(seeds)
-            self.whole = (1 + len(self.methods) + len(self.controls)) * len(self.seeds)
+            self.whole = len(self._labels()) * len(self.seeds)
             self._train([(each, seed) for each in self.controls.values() for seed in seeds])
         known = ((label, seed) for seed in self.seeds for label in self._labels())
         entries = [self.entries[each] for each in known if each in self.entries]
@@ -89,6 +97,7 @@ class Schedule:
         self._note_costs(entries)
         for label in self.methods:
             self._note_policy(label, [entry for entry in entries if entry["policy"] == label])
+        self._note_target(entries)
         self._note_data(entries)
         some = next(entry for entry in entries if "failed" not in entry)
         return {
@@ -100,11 +109,12 @@ class Schedule:
             "forecast": None if expected is None else expected._asdict(),
             "settings": self.settings,
             "stamp": stamp(),
+            "old_rows": len(divide_joined(self.task.train)[0]) if self.on_target else None,
         }
 
     def _labels(self) -> list[str]:
         """The methods in the order of the report."""
-        return [DENSE, *self.controls, *self.methods]
+        return [DENSE, *self.on_target, *self.controls, *self.methods]
 
     # --- before the first run ---
 
@@ -133,7 +143,8 @@ class Schedule:
         features, classes = getattr(chooser, "features", None), trainer.look().classes
         options: dict[str, Any] = {"features": features, "seed": seed, "classes": classes}
         try:
-            expected = expected_gain(self.task.train, self.task.validation, **options)
+            old = divide_joined(self.task.train)[0]
+            expected = expected_gain(old, self.task.validation, **options)
         except ValueError as error:  # "auto" does without, "aim" says it where it cannot
             print(f"forecast: none, since {error}")
             return None
@@ -143,7 +154,8 @@ class Schedule:
     def _baseline(self, seed: int, expected: PowerForecast | None) -> Baseline:
         """The baseline as checked now, or by an earlier call in this folder.
 
-        Methods that gain by the validation data, as ``expected``, have a rate of their own.
+        Methods that gain by the validation data, as ``expected``, have a rate of their own, and so
+        have controls with rows of a target.
         """
         baseline = Baseline.load(self.folder)
         if baseline is None:
@@ -153,10 +165,11 @@ class Schedule:
                 given = given or (DENSE, seed) in self.entries  # trained at the default rate
                 baseline = check_baseline(self.task, self.budget, seed, given)
         if self.task.config.lr is None:
-            follows = expected is not None and expected.power > 0 and baseline.lr is not None
-            for label, method in self.methods.items():
-                new = follows and label not in baseline.rates and (label, seed) not in self.entries
-                if new and isinstance(method.new_policy(seed), Aim):
+            follows = expected is not None and expected.power > 0
+            for label, method in {**self.on_target, **self.methods}.items():
+                new = label not in baseline.rates and (label, seed) not in self.entries
+                aims = follows and isinstance(method.new_policy(seed), Aim)
+                if baseline.lr is not None and new and (aims or label in self.on_target):
                     baseline.rates[label] = own_rate(self.task, method, self.budget, seed)
                 if label in baseline.rates:
                     self._say(
@@ -320,6 +333,18 @@ class Schedule:
                 " time"
             )
 
+    def _note_target(self, entries: Sequence[Entry]) -> None:
+        """Where training on the target alone was best, and what trees reach on the same rows."""
+        dense = {entry["seed"]: entry for entry in entries if entry["policy"] == DENSE}
+        best = [entry for entry in entries if entry.get("best_step") is not None]
+        if best:
+            places = ", ".join(f"{each['best_step']:,} of {each['steps']:,}" for each in best)
+            shares = [cost_share(each["best_flops"], dense[each["seed"]]["flops"]) for each in best]
+            used = "" if None in shares else f", after {_mean(shares):.2f} x the FLOPs of dense"
+            self._say(f"{ALONE}: best at step {places}{used}: its weights are those of that point")
+        if self.on_target and (said := boosted_trees(self.task.train, self.task.test)):
+            self._say(said)
+
     def _note_data(self, entries: Sequence[Entry]) -> None:
         if not self.selects:
             self._say("train loads all rows in its own way, so there is no random control")
@@ -332,7 +357,8 @@ class Schedule:
                     " look for wrong labels or at class shares: give the data set an attribute"
                     " labels, one class per row"
                 )
-        shared = shared_rows(self.task.train, self.task.validation, self.task.test)
+        old = divide_joined(self.task.train)[0]
+        shared = shared_rows(old, self.task.validation, self.task.test)
         if shared:
             counts = [f"{n:,} of {a} in {b}, remove them from {a}" for (a, b), n in shared.items()]
             sentence = (
@@ -345,3 +371,20 @@ class Schedule:
     def _say(self, sentence: str) -> None:
         print(sentence)
         self.notes.append(sentence)
+
+
+def controls_on_target(train: Any) -> dict[str, Method]:
+    """Training on old and target rows alike, and on the target's alone; none without a target."""
+    data = getattr(selectable(train, 0), "data", None)
+    if data is None or old_rows(data) == len(data):
+        return {}
+    alike = torch.ones(len(data))
+    alone = (torch.arange(len(data)) >= old_rows(data)).float()
+    return {
+        BOTH: Method(BOTH, {"name": "weighted", "weights": alike, "cost": 0.0}),
+        ALONE: Method(ALONE, {"name": "weighted", "weights": alone, "cost": 0.0}, keeps_best=True),
+    }
+
+
+def _mean(values: Sequence[Any]) -> float:
+    return sum(values) / len(values)

@@ -29,6 +29,8 @@ NEAR = 0.1  # largest difference between the rates of a policy and of its random
 PARTS = 200  # of the test rows, at most, of which each is left out once; see `jackknife`
 COSTS = {"flops": "FLOPs", "seconds": "time"}
 DENSE, RANDOM = "dense", "random at "
+BOTH, ALONE = "both", "target alone"
+"""Controls where there are rows of a target: they and the old rows alike, and they alone."""
 Rows = Callable[[Entry], Tensor | None]
 
 
@@ -298,8 +300,8 @@ def by_arm(entries: Sequence[Entry]) -> dict[str, Arm]:
 
 
 def is_control(name: str) -> bool:
-    """Whether the method of this name is dense training or a random control."""
-    return name == DENSE or name.startswith(RANDOM)
+    """Whether the method of this name is dense training or another control."""
+    return name in (DENSE, BOTH, ALONE) or name.startswith(RANDOM)
 
 
 def random_control(arm: Arm, arms: Mapping[str, Arm]) -> Arm:

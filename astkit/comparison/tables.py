@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from astkit.datasets.joined import divide_joined, joined, set_aside, shared_with_target
 from astkit.datasets.table import Table
 from astkit.datasets.table_parts import divide_table
 
@@ -42,6 +44,56 @@ def with_table(data: Mapping[str, Any], *, label: str | None, **reading: Any) ->
     return given | {name: each for name, each in defaults.items() if given[name] is None}
 
 
+def with_target(data: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The arguments ``data`` of `compare` with the target's rows joined to those of ``train``.
+
+    Without validation data a fifth of the target's units is set aside for them. Also what has to be
+    known, as sentences, which are printed.
+    """
+    given, notes = dict(data), list[str]()
+    target = given.pop("target")
+    if target is None:
+        return given, notes
+    if given["train"] is None:
+        raise ValueError("target is given without train: pass the old rows too")
+    if given["validation"] is None:
+        target, held = set_aside(target, ["validation"])
+        given |= held
+        notes.append(
+            f"no validation data: {len(held['validation']):,} of the target's rows, a fifth of"
+            f" its units, are set aside for them, and {len(target):,} may be trained on"
+        )
+    parts = {name: given[name] for name in ("validation", "test")}
+    notes += shared_with_target(target, **parts)
+    for note in notes:
+        print(note, flush=True)
+    return given | {"train": joined(given["train"], target)}, notes
+
+
+def boosted_trees(train: Any, test: Any) -> str | None:
+    """What scikit-learn's boosted trees reach on the test rows; ``None`` unless both are tables.
+
+    Of old rows, of old and target rows, and of the target's rows alone, as `joined` holds them.
+    """
+    old, new = divide_joined(train)
+    if not (isinstance(train, Table) and isinstance(test, Table)) or find_spec("sklearn") is None:
+        return None
+    classes = train.task == "classes"
+    from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+
+    kind = HistGradientBoostingClassifier if classes else HistGradientBoostingRegressor
+    said = []
+    for rows, name in ((old, "on old rows"), (train, "on both"), (new, "on the target's alone")):
+        if classes and len(rows.values.unique()) < 2:
+            continue
+        fitted = kind(random_state=0).fit(rows.matrix(scaled=False), rows.values.numpy())
+        errors = fitted.predict(test.matrix(scaled=False)) - test.values.numpy()
+        value = (errors == 0).mean() if classes else (errors**2).mean() ** 0.5
+        said.append(f"{value:.2%} {name}" if classes else f"{value:.4g} {name}")
+    metric = "accuracy" if classes else "RMSE"
+    return f"boosted trees on the same rows, in scikit-learn's settings: {metric} {', '.join(said)}"
+
+
 def epochs_of(data: Any, batch_size: Any) -> int:
     """`EPOCHS`; of a `Table` as many as have `STEPS` steps, at most `MOST_EPOCHS`.
 
@@ -54,13 +106,20 @@ def epochs_of(data: Any, batch_size: Any) -> int:
 
 
 def _divided(given: Mapping[str, Any], label: str, reading: Mapping[str, Any]) -> dict[str, Table]:
-    others = {part: given[part] for part in ("validation", "test")}
+    others: dict[str, Any] = {part: given.get(part) for part in ("validation", "test", "target")}
     parts = divide_table(given["train"], label, **reading, **others)
-    rows = [f"{len(part):,}" for part in parts]
     print(parts.sentence)
     for note in parts.train.notes:
         print(note)
-    print("rows: {} to train on, {} to validate, {} to test".format(*rows), flush=True)
+    known = {name: part for name, part in parts._asdict().items() if part is not None}
+    rows = {name: f"{len(part):,}" for name, part in known.items()}
+    aside = ", set aside of the target"
+    held = {name: aside * ("target" in rows and others[name] is None) for name in others}
+    line = f"rows: {rows['train']} to train on, {rows['validation']} to validate"
+    line += f"{held['validation']}, {rows['test']} to test{held['test']}"
+    if "target" in rows:
+        line += f", and {rows['target']} of the target to train on"
+    print(line, flush=True)
     return parts._asdict()
 
 

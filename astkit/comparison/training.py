@@ -162,6 +162,7 @@ class Method:
 
     label: str
     policy: Chosen | None
+    keeps_best: bool = False  #: whether it ends with the weights of its best validation point
 
     def name(self, seed: int) -> str:
         """A file name."""
@@ -188,6 +189,24 @@ class Method:
         return Method(f"random at {rate:.3g}", {"name": "random", "rate": rate})
 
 
+@dataclass
+class Best:
+    """The best validation point of a run, and the weights there."""
+
+    value: float | None = None
+    step: int = 0
+    flops: float | None = None
+    weights: dict[str, Tensor] = field(default_factory=dict)
+
+    def look(self, value: float, higher: bool, trainer: Trainer) -> None:
+        """Keep the weights of ``trainer`` if ``value`` is the best so far."""
+        if self.value is not None and not (value > self.value if higher else value < self.value):
+            return
+        own = trainer.model.state_dict()
+        self.weights = {name: part.detach().clone() for name, part in own.items()}
+        self.value, self.step, self.flops = value, trainer.step, _flops(trainer.ledger)
+
+
 class RunRecord:
     """An observer of what a run trains on, by row, and of its validation values.
 
@@ -201,6 +220,7 @@ class RunRecord:
         predicted: int32 ``[rows]``: class predicted at the latest training; -1 before.
         points: lists ``[FLOPs, training seconds, value]``, at `POINTS` equal fractions of the
             budget and at its end; FLOPs are ``None`` if not countable.
+        best: of the points, where that is wanted; else ``None``.
     """
 
     needs_outputs = True
@@ -211,8 +231,10 @@ class RunRecord:
         progress: Callable[[], float],
         device: torch.device,
         indexed: bool = True,
+        keeps_best: bool = False,
     ) -> None:
         self.indexed, self.progress = indexed, progress
+        self.best = Best() if keeps_best else None
         self.trained = torch.zeros(PARTS, rows, dtype=torch.int32, device=device)
         self.losses = torch.full((PARTS, rows), torch.nan, device=device)
         self.predicted = torch.full((rows,), -1, dtype=torch.int32, device=device)
@@ -259,12 +281,15 @@ class RunRecord:
         return {name: getattr(self, name) for name in ("trained", "losses", "predicted")}
 
     def state_dict(self) -> dict[str, Any]:
-        return {**self.by_row(), "points": self.points, "reached": self.reached}
+        best = None if self.best is None else vars(self.best)
+        return {**self.by_row(), "points": self.points, "reached": self.reached, "best": best}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         for name, value in self.by_row().items():
             value.copy_(state[name])
         self.points, self.reached = [list(each) for each in state["points"]], state["reached"]
+        if self.best is not None:
+            self.best = Best(**state["best"])
 
 
 def train_method(
@@ -292,7 +317,8 @@ def train_method(
     saved = folder / "checkpoints" / name
     source = selectable(task.train, seed)
     indexed = hasattr(source, "order")
-    record = RunRecord(source.num_samples or 0, lambda: trainer.progress, device, indexed)
+    rows = source.num_samples or 0
+    record = RunRecord(rows, lambda: trainer.progress, device, indexed, method.keeps_best)
     arrays: dict[str, Tensor] = {}
     trainer = task.trainer(
         method.new_policy(seed),
@@ -307,11 +333,8 @@ def train_method(
     if check is not None:
         check(trainer)
     failure: Entry | None = None
-    measure = partial(_point, trainer, task, arrays)
     try:
-        for _ in trainer.steps():
-            record.reach(trainer.done, measure)
-        record.reach(trainer.done, measure)  # stopped between its last step and this
+        train_to_end(trainer, task, record, arrays)
     except FloatingPointError as error:
         failure = {"value": None, "worst_class": None, "failed": str(error)}
     tested = failure or _test(trainer, task, arrays)
@@ -325,6 +348,8 @@ def train_method(
         "stamp": {key: value for key, value in stamp().items() if key in STAMPED},
         "visits": f"{name}.safetensors",
     }
+    if record.best is not None and failure is None:
+        entry |= {"best_step": record.best.step, "best_flops": record.best.flops}
     kept = {name: each.cpu().contiguous() for name, each in {**record.by_row(), **arrays}.items()}
     write_atomic(folder / RECORDS / entry["visits"], save(kept))
     path = write_json(folder / "entries" / f"{name}.json", entry)
@@ -332,12 +357,28 @@ def train_method(
     return read_json(path)
 
 
-def _point(trainer: Trainer, task: Task, arrays: dict[str, Tensor]) -> list[float | None]:
+def train_to_end(
+    trainer: Trainer, task: Task, record: RunRecord, arrays: dict[str, Tensor]
+) -> None:
+    """Train, with validations by ``record``; ends at its best point, if that is kept."""
+    measure = partial(_point, trainer, task, record, arrays)
+    record.reach(trainer.done, measure)  # stopped between a step and this
+    for _ in trainer.steps():
+        record.reach(trainer.done, measure)
+    if record.best is not None and record.best.weights:
+        trainer.model.load_state_dict(record.best.weights)
+
+
+def _point(
+    trainer: Trainer, task: Task, record: RunRecord, arrays: dict[str, Tensor]
+) -> list[float | None]:
     """FLOPs, seconds and value now; ``arrays`` keeps the value of each validation row."""
     measured = trainer.measure_validation()
-    value, metric, _ = task.value(measured.values())
+    value, metric, higher = task.value(measured.values())
     if metric in measured.rows:
         arrays["validation"] = measured.rows[metric]
+    if record.best is not None:
+        record.best.look(value, higher, trainer)
     return [_flops(trainer.ledger), trainer.ledger.seconds["training"], value]
 
 

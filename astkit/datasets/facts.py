@@ -80,7 +80,7 @@ def row_groups(data: Any, part: str = "data") -> Tensor | None:
     of a ConcatDataset are one group. ``None`` without groups. Raises ``ValueError`` for anything
     else than one number or name for every row; ``part`` names the data in the message.
     """
-    names = _names(data, part)
+    names = group_names(data, part)
     return None if names is None else torch.from_numpy(np.unique(names, return_inverse=True)[1])
 
 
@@ -236,7 +236,7 @@ def underlying(data: Any) -> tuple[Any, Tensor | None, bool]:
     return data, rows, known
 
 
-def _names(data: Any, part: str) -> np.ndarray[Any, Any] | None:
+def group_names(data: Any, part: str = "data") -> np.ndarray[Any, Any] | None:
     """Numbers or names of the groups of the rows of ``data``, ``[rows]``."""
     if hasattr(data, "column_names"):  # of Hugging Face
         known = hasattr(data, "__len__") and "groups" in data.column_names
@@ -250,13 +250,13 @@ def _names(data: Any, part: str) -> np.ndarray[Any, Any] | None:
     inner = within(data)
     if inner is None:
         return None
-    names = _names(inner.data, part)
+    names = group_names(inner.data, part)
     return names if names is None or inner.rows is None else names[inner.rows.numpy()]
 
 
 def _together(data: ConcatDataset[Any], part: str) -> np.ndarray[Any, Any] | None:
     """Names of the groups of all parts of ``data``."""
-    found = [_names(each, part) for each in data.datasets]
+    found = [group_names(each, part) for each in data.datasets]
     known = [names for names in found if names is not None]
     if known and len(known) < len(found):
         place = next(n for n, names in enumerate(found) if names is None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,30 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset
 
-from astkit.datasets.facts import paired_groups, spaced_rows
+from astkit.datasets.dependence import autocorrelation_time
+from astkit.datasets.facts import (
+    class_labels,
+    group_names,
+    paired_groups,
+    row_groups,
+    shared_rows,
+    spaced_rows,
+    underlying,
+)
 from astkit.datasets.foreign import BATCH_SIZE, is_dataset, open_data
 from astkit.datasets.images import Images
 from astkit.datasets.loader import Loader, old_rows
 from astkit.datasets.mapped import MappedImages
+from astkit.datasets.sources import stratified
 from astkit.datasets.table import Table
+from astkit.rng import permutation
+
+SHARE = 0.2
+"""Of the units of a target, set aside for validation where no other rows are given."""
+FEWEST_UNITS = 10
+"""Units of a target of which some are set aside."""
+NAMED = 3
+"""Groups and days that a sentence names."""
 
 
 def joined(train: Any, target: Any) -> Any:
@@ -57,14 +76,104 @@ def joined(train: Any, target: Any) -> Any:
 def divide_joined(data: Any) -> tuple[Any, Any]:
     """Old rows and target rows of what `joined` returned; of other data all rows, and ``None``."""
     if isinstance(data, Loader):
-        parts = divide_joined(data.data)
-        return tuple(part if part is None else data.over(part) for part in parts)  # type: ignore[return-value]
+        old, new = divide_joined(data.data)
+        return (data, None) if new is None else (data.over(old), data.over(new))
     if not hasattr(data, "__len__") or old_rows(data) == len(data):
         return data, None
-    rows = torch.arange(len(data)).tensor_split([old_rows(data)])
+    old, new = torch.arange(len(data)).tensor_split([old_rows(data)])
+    return some_rows(data, old), some_rows(data, new)
+
+
+def some_rows(data: Any, rows: Tensor) -> Any:
+    """The selected ``rows``, int64 ``[n]``, of a data set."""
     if isinstance(data, Table):
-        return data.take(rows[0]), data.take(rows[1])
-    return Subset(data, rows[0].tolist()), Subset(data, rows[1].tolist())
+        return data.take(rows)
+    if isinstance(data, Images) and not isinstance(data, MappedImages):
+        return data.subset(rows)
+    return Subset(data, rows.tolist())
+
+
+def set_aside(
+    target: Any, parts: Sequence[str], units: Any = None, in_order: bool = False
+) -> tuple[Any, dict[str, Any]]:
+    """Hold a fifth of the units of ``target`` back for each of ``parts``, such as "validation".
+
+    Units are groups of rows where there are any, else rows. Held back are random ones, of each
+    class the same share; or the last ones, where rows are ``in_order``, as rows of a table are
+    taken to be if neighbours depend on each other. Returns the other rows, and the parts.
+
+    Args:
+        target: a data set, or a loader of one.
+        units: int ``[rows]``, rising: rows that stay together, such as those of a day.
+
+    Raises ``ValueError`` for fewer than `FEWEST_UNITS` units.
+    """
+    data = _rows_of(open_data(target), "target")
+    groups, labels = row_groups(data, "target"), class_labels(data)
+    if units is None:
+        units = torch.arange(len(data)) if groups is None else groups
+    units = torch.as_tensor(units)
+    count = int(units.max()) + 1
+    if count < FEWEST_UNITS:
+        raise ValueError(
+            f"target has {count} rows or groups, too few to set some aside for {parts[0]}: pass"
+            f" {' and '.join(f'{part}=' for part in parts)}, or at least {FEWEST_UNITS}"
+        )
+    if isinstance(data, Table) and groups is None and not in_order:
+        in_order = autocorrelation_time(data.values.double().numpy()) > 1
+    order = torch.arange(count) if in_order else permutation(count, 0, "set aside")
+    rest, held = torch.arange(len(data)), {}
+    for place, part in enumerate(parts):
+        if labels is not None and groups is None and not in_order:
+            # a fifth of all rows, not of those that an earlier part left
+            chosen, left = stratified(labels[rest], SHARE / (1 - SHARE * place), 0, part)
+        else:
+            ends = (round(count * (1 - SHARE * end)) for end in (place + 1, place))
+            mine = torch.isin(units[rest], order[slice(*ends)])
+            chosen, left = mine.nonzero()[:, 0], (~mine).nonzero()[:, 0]
+        held[part], rest = some_rows(data, rest[chosen]), rest[left]
+    return some_rows(data, rest), held
+
+
+def shared_with_target(target: Any, **others: Any) -> list[str]:
+    """Rows, groups and days that the ``target`` has in common with ``others``, as sentences.
+
+    Others are data sets by their names; ``None`` is left out. Rows have equal inputs, see
+    `shared_rows`; days are those of the columns of dates of a `Table`.
+    """
+    said = []
+    for name, other in others.items():
+        if other is None:
+            continue
+        found = []
+        rows = shared_rows(target, None, other).get(("train", "test"), 0)
+        if rows:
+            found.append(f"{rows:,} rows with equal inputs")
+        for kind, of in (("groups", group_names), ("days", _days)):
+            mine, theirs = of(target), of(other)
+            if mine is None or theirs is None:
+                continue
+            both = np.intersect1d(mine.astype(str), theirs.astype(str)).tolist()
+            if both:
+                more = f" and {len(both) - NAMED} more" if len(both) > NAMED else ""
+                found.append(f"{kind} {', '.join(both[:NAMED])}{more}")
+        if found:
+            said.append(
+                f"target and {name} share {'; '.join(found)}: what is trained on says nothing of"
+                " new rows"
+            )
+    return said
+
+
+def _days(data: Any) -> Any:
+    """Days in the columns of dates of a `Table`; ``None`` of other data."""
+    whole, rows, _ = underlying(data)
+    if not isinstance(whole, Table):
+        return None
+    frame = whole.frame if rows is None else whole.frame.iloc[rows.numpy()]
+    dates = [frame[name].dropna() for name in frame if frame[name].dtype.kind == "M"]
+    days = [np.unique(each.to_numpy("datetime64[D]")) for each in dates]
+    return np.concatenate(days) if days else None
 
 
 def _rows_of(data: Any, name: str) -> Any:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from astkit import rng
+from astkit.datasets.joined import set_aside
 from astkit.datasets.sources import stratified
 from astkit.datasets.table import Table
 from astkit.datasets.table_label import Label, without
@@ -32,11 +33,12 @@ class TableParts(NamedTuple):
     train: Table
     validation: Table
     test: Table
+    target: Table | None = None
 
     @property
     def sentence(self) -> str:
         """What is predicted from how much."""
-        rows = sum(map(len, self))
+        rows = sum(len(part) for part in self if part is not None)
         return f"{self.train.label}: {rows:,} rows, {self.train.frame.shape[1]} columns"
 
 
@@ -46,6 +48,7 @@ def divide_table(
     *,
     validation: Any = None,
     test: Any = None,
+    target: Any = None,
     task: str | None = None,
     drop: Sequence[str] = (),
     date: str | None = None,
@@ -61,7 +64,9 @@ def divide_table(
 
     Args:
         source: path of a CSV or parquet file, or a DataFrame, see `Table`.
-        validation, test: further ones, which are read as the first.
+        validation, test, target: further ones, which are read as the first. Beside a ``target``,
+            rows like those that count, a fifth of its units is held back for each of the others
+            that is not given, see `joined.set_aside`.
         date: column of dates or numbers that orders the rows; it is an input unless it is dropped.
         label, task, drop, groups: see `Table`.
 
@@ -76,7 +81,7 @@ def divide_table(
     needed = [each for each in (label, date, groups) if each is not None]
     rows, given = read_tables(
         source,
-        {"validation": validation, "test": test},
+        {"validation": validation, "test": test, "target": target},
         needed=needed,
         needed_of_others=[label],
         drop=[each for each in drop if each not in needed],
@@ -86,7 +91,9 @@ def divide_table(
     if len(kept) < FEWEST:
         raise ValueError(f"{len(kept)} rows are left: give at least {FEWEST}")
     frame = rows.frame[list(dict.fromkeys(needed))].iloc[kept]
-    if date is not None or in_order:
+    if target is not None:
+        parts = {"train": kept}
+    elif date is not None or in_order:
         kept, units = _ordered(frame, kept, date)
         parts = _last(kept, units, [part for part in ("test", "validation") if part not in given])
     else:
@@ -96,15 +103,39 @@ def divide_table(
     said = rows.notes
     del rows  # else a large table would be in memory twice
     train = Table(taken.pop("train"), label, task=whole.task, drop=left_out, groups=groups)
-    tables = {}
-    for part in ("validation", "test"):
-        table = Table(taken.pop(part), like=train)
+    tables: dict[str, Table] = {}
+    lacking = [part for part in ("test", "validation") if part not in given]
+    if target is not None and lacking:
+        tables |= _aside(taken.pop("target"), train, lacking, date, in_order)
+    tables |= {part: Table(table, like=train) for part, table in taken.items()}
+    for part, table in tables.items():
         if not table.labelled:
             raise ValueError(f"no row of {part} has a label {label!r}: give rows that have")
-        notes += [f"{part}: {note}" for note in table.notes]
-        tables[part] = table
+        held = target is not None and part in lacking  # whose notes are the target's
+        notes += [f"{part}: {note}" for note in table.notes if not held]
     train.notes = [*said, *train.notes, *notes]
     return TableParts(train, **tables)
+
+
+def _aside(
+    rows: TableRows, train: Table, wanted: Sequence[str], date: str | None, in_order: bool
+) -> dict[str, Table]:
+    """The ``target``, and the parts ``wanted`` that are held back of it, read as ``train``."""
+    if date is None and not in_order:
+        rest, held = set_aside(Table(rows, like=train), wanted)
+        return {"target": rest, **held}
+    if date in rows.lacking:
+        raise ValueError(f"target has no column {date!r}, which orders its rows: add it")
+    known = np.arange(len(rows.frame))
+    if date is not None:
+        known = np.flatnonzero(rows.frame[date].notna())
+    places, moments = _ordered(rows.frame, known, date)
+    table = Table(rows.take(places), like=train)
+    of_row = np.zeros(int(rows.numbers.max()) + 1, np.int64)
+    of_row[rows.numbers[places]] = np.unique(moments, return_inverse=True)[1]
+    units = np.unique(of_row[table.rows.numpy()], return_inverse=True)[1]
+    rest, held = set_aside(table, wanted, units, in_order=True)
+    return {"target": rest, **held}
 
 
 def _kept(frame: pd.DataFrame, label: Label, date: str | None) -> tuple[Places, list[str]]:

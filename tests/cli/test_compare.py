@@ -30,6 +30,20 @@ def test_a_comparison_is_printed_as_text_or_as_json(tmp_path, capsys):
     assert json.loads(capsys.readouterr().out) == Comparison.load(tmp_path / "out").to_json()
 
 
+def test_a_target_may_be_trained_on(tmp_path, capsys):
+    paths = [tmp_path / f"{name}.csv" for name in ("old", "recent")]
+    for slope, path in zip((1, 3), paths, strict=True):
+        rows = "".join(f"{row % 11},{slope * (row % 11) + row % 7}.5\n" for row in range(100))
+        path.write_text("a,b\n" + rows)
+    words = ["compare", "--csv", str(paths[0]), "--target", str(paths[1]), "--label", "b"]
+    words += ["--policies", "infobatch", "--epochs", "1", "--seeds", "1"]
+    assert main(words) == 0
+    said = capsys.readouterr().out
+    assert "rows: 100 to train on, 20 to validate, set aside of the target, 20 to test, set" in said
+    assert "target alone: best at step" in said
+    assert "--target is of a table" in refused(capsys, "compare", "--target", "x.csv")
+
+
 def test_options_reach_the_comparison(monkeypatch, tmp_path):
     asked = {}
 

@@ -553,7 +553,7 @@ def test_the_forecast_knows_whether_targets_are_classes(
         told.append(classes)
         raise ValueError("enough is known")
 
-    monkeypatch.setattr(schedule, "forecast", forecast)
+    monkeypatch.setattr(schedule, "expected_gain", forecast)
     y = TRAIN.tensors[1]
     y = {"counts": y, "column": y[:, None], "one logit": (y > 0).long()}[kind]
     train = TensorDataset(TRAIN.tensors[0], y)
