@@ -1,0 +1,113 @@
+"""Training on old rows, on both, on the target's alone and by `aim`, on natural shifts.
+
+``python -m tests.benchmarks.natural_training`` calls `astkit.compare` on splits 0 to 4 of each of
+`natural_shifts.SHIFTS`, one seed a split: the network of `Table`, `STEPS` steps of a batch of
+`ROWS` for all. Of the target's rows a fifth is set aside for validation. Each split is kept in
+natural_training.json when it ends, shifts by time with later test rows first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+import astkit
+from astkit import Budget
+from astkit.comparison.statistics import mean_interval
+from astkit.files import read_json, write_json
+from astkit.stamp import describe, stamp
+from tests.benchmarks import bench
+from tests.benchmarks.natural_shifts import SHIFTS, Shift, split
+
+RESULTS = bench.HERE / "natural_training.json"
+SPLITS, STEPS, ROWS = 5, 1500, 128
+Entry = dict[str, Any]
+
+
+def trained(shift: Shift, number: int, later: bool) -> Entry:
+    """What each method reaches on the test rows of one split."""
+    parts, start = split(shift, number, later), time.perf_counter()
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        report = astkit.compare(
+            parts.train,
+            label=shift.label,
+            target=parts.target,
+            test=parts.test,
+            task="classes" if shift.classes else "regression",
+            policies=["aim"],
+            seeds=[number],
+            budget=Budget(steps=STEPS),
+            batch_size=ROWS,
+        )
+    return {
+        "shift": shift.name,
+        "later": later,
+        "split": number,
+        "metric": report.metric,
+        "values": {each["policy"]: each["value"] for each in report.entries},
+        "flops": {each["policy"]: each["flops"] for each in report.entries},
+        "best_step": {each["policy"]: each.get("best_step") for each in report.entries},
+        "notes": [*report.before, *report.notes],
+        "seconds": time.perf_counter() - start,
+    }
+
+
+def gain(entry: Entry, method: str) -> float:
+    """Over dense training: percent of its RMSE, or points of accuracy."""
+    value, dense = entry["values"][method], entry["values"]["dense"]
+    return float(100 * (value - dense if entry["metric"] == "accuracy" else 1 - value / dense))
+
+
+def gains(entries: Sequence[Entry]) -> list[Entry]:
+    """For each shift and place of the test rows, the mean gain of each method with its interval."""
+    lines = []
+    for key in dict.fromkeys((each["shift"], each["later"]) for each in entries):
+        mine = [each for each in entries if (each["shift"], each["later"]) == key]
+        line: Entry = {"shift": key[0], "later": key[1], "splits": len(mine)}
+        for method in mine[0]["values"]:
+            if method != "dense":
+                found = mean_interval(gain(each, method) for each in mine)
+                line[method] = [found.mean, found.low, found.high]
+        lines.append({**line, "unit": "points" if mine[0]["metric"] == "accuracy" else "%"})
+    return lines
+
+
+def plan() -> Iterator[tuple[Shift, int, bool]]:
+    """Later rows and shifts without time first; each case of these once before any twice."""
+    shifts = [make() for make in SHIFTS]
+    cases = [(each, True) for each in shifts if each.order is not None]
+    cases += [(each, False) for each in shifts if each.order is None]
+    cases += [(each, False) for each in shifts if each.order is not None]
+    for number in range(SPLITS):
+        for shift, later in cases[: len(shifts)]:
+            yield shift, number, later
+    for number in range(SPLITS):
+        for shift, later in cases[len(shifts) :]:
+            yield shift, number, later
+
+
+def main() -> None:
+    """Train on the splits that have no entry."""
+    torch.set_num_threads(1)
+    content = read_json(RESULTS) or {"stamp": stamp(), "entries": []}
+    print(describe(content["stamp"]))
+    done = {(each["shift"], each["split"], each["later"]) for each in content["entries"]}
+    for shift, number, later in plan():
+        if (shift.name, number, later) in done:
+            continue
+        entry = trained(shift, number, later)
+        content["entries"].append(entry)
+        write_json(RESULTS, content)
+        all_gains = {name: round(gain(entry, name), 1) for name in entry["values"]}
+        when = "later rows" if later else "the same period"
+        print(f"{shift.name}, {when}, {number}: {all_gains}, {entry['seconds']:.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()
