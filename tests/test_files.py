@@ -156,7 +156,7 @@ def test_a_tilde_is_the_home_folder(tmp_path, monkeypatch):
     assert read_json("~/deep/written.json") == {"a": 1}
     Checkpoints("~/checkpoints").open(False)
     MetricsFile("~/metrics.jsonl").sync()
-    assert metrics_file.read("~/metrics.jsonl") == []
+    assert metrics_file.read_metrics("~/metrics.jsonl") == []
     Record.create("~/runs", "name", {})
     assert len(collect("~/runs").folders) == 1
     assert os.listdir(tmp_path) == ["home"]  # no folder "~"

@@ -74,23 +74,13 @@ def test_nothing_but_the_table_of_names_knows_the_systems() -> None:
             assert "astkit.systems" not in path.read_text(), path
 
 
-TWICE = {
-    "add_commands": "each module of the shell's commands has one, called by `astkit.cli`",
-    "run": "likewise: what a command does",
-    "read": "of the two files of a run, checkpoints and metrics, beside what writes them",
-}
-"""Public names that two modules may define, and why."""
-
-
 def test_a_public_name_is_defined_in_one_module() -> None:
     owners: dict[str, list[str]] = {}
     for path in sorted((ROOT / "astkit").rglob("*.py")):
         for node in ast.parse(path.read_text()).body:
             if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name[0] != "_":
                 owners.setdefault(node.name, []).append(path.relative_to(ROOT).as_posix())
-    assert {
-        name: each for name, each in owners.items() if len({*each}) > 1 and name not in TWICE
-    } == {}
+    assert {name: each for name, each in owners.items() if len({*each}) > 1} == {}
 
 
 HEAVY = ["matplotlib", "ipywidgets", "pandas", "sklearn", "pyarrow", "torchvision.datasets"]

@@ -61,8 +61,10 @@ def _parser() -> argparse.ArgumentParser:
         epilog="astkit COMMAND --help shows a command's options, with examples.",
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for module in (compare, select, runs, export):
-        module.add_commands(commands)
+    compare.add_compare(commands)
+    select.add_select(commands)
+    runs.add_runs(commands)
+    export.add_export(commands)
     return parser
 
 

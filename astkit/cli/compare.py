@@ -28,10 +28,10 @@ READING = ("label", "target", "test", "task", "drop", "date", "in_order", "group
 POLICIES = ["auto", "cached_loss", "infobatch"]
 
 
-def add_commands(commands: Any) -> None:
+def add_compare(commands: Any) -> None:
     """Add the command and its options."""
     text = "compare policies with dense and random training at equal FLOPs"
-    command = add_command(commands, "compare", run, text, EXAMPLES)
+    command = add_command(commands, "compare", run_compare, text, EXAMPLES)
     task = command.add_mutually_exclusive_group()
     names = ", ".join(REGISTRIES["task"])
     task.add_argument("--dataset", default="digits", help=f"{names} (digits)")
@@ -73,7 +73,7 @@ def _add_reading(group: Any) -> None:
     group.add_argument("--groups", metavar="COLUMN", help=together)
 
 
-def run(options: argparse.Namespace) -> None:
+def run_compare(options: argparse.Namespace) -> None:
     """Compare, and print the verdicts and the table."""
     from astkit.comparison.compare import compare
 

@@ -23,7 +23,7 @@ examples:
 """
 
 
-def add_commands(commands: Any) -> None:
+def add_export(commands: Any) -> None:
     """Add the commands and their options."""
     command = add_command(commands, "notebooks", notebooks, "copy the notebooks into a folder", "")
     command.add_argument("folder", type=Path, metavar="DIR", help="a new folder")

@@ -38,10 +38,10 @@ examples:
 """
 
 
-def add_commands(commands: Any) -> None:
+def add_runs(commands: Any) -> None:
     """Add the commands and their options."""
     text = "run a notebook with given parameters, or each combination of several, in run folders"
-    command = add_command(commands, "run", run, text, RUN)
+    command = add_command(commands, "run", run_notebooks, text, RUN)
     command.add_argument("notebook", type=Path, metavar="NOTEBOOK", help="path of an .ipynb file")
     meaning = "a parameter, or several values of it; words need no quotes; may be repeated"
     add_parameters(command, "name=value", meaning)
@@ -61,7 +61,7 @@ def add_parameters(command: argparse.ArgumentParser, form: str, meaning: str) ->
     )
 
 
-def run(options: argparse.Namespace) -> int:
+def run_notebooks(options: argparse.Namespace) -> int:
     """Run the notebook, a line for each run, and print how many have which status."""
     from astkit.runs import notebook, sweep
 

@@ -23,10 +23,10 @@ examples:
 """
 
 
-def add_commands(commands: Any) -> None:
+def add_select(commands: Any) -> None:
     """Add the command and its options."""
     text = "choose the rows of a pool of data that a target needs"
-    command = add_command(commands, "select", run, text, MORE)
+    command = add_command(commands, "select", run_select, text, MORE)
     command.add_argument("pool", type=Path, help="file or folder to choose from")
     command.add_argument("--target", type=Path, required=True, help="rows like those that count")
     command.add_argument("--out", type=Path, required=True, help="file of the chosen rows")
@@ -36,7 +36,7 @@ def add_commands(commands: Any) -> None:
     command.add_argument("--seed", type=int, default=0, help="seed of the draw (0)")
 
 
-def run(options: argparse.Namespace) -> None:
+def run_select(options: argparse.Namespace) -> None:
     """Print the forecast, and write the chosen rows in the order of the pool."""
     import torch
 

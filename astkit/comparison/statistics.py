@@ -75,13 +75,13 @@ def mean_interval(values: Iterable[float | None], error: float = ERROR) -> Inter
     return estimate(known(values)).interval(error)
 
 
-def ratio_interval(ratios: Sequence[float], error: float = ERROR) -> Interval:
+def ratio_interval(ratios: Sequence[float]) -> Interval:
     """Geometric mean of positive ``ratios`` with Student's interval of their logarithms.
 
     Unlike `mean_interval` it contains no negative ratio. Source: Fleming and Wallace, "How not to
     lie with statistics", Communications of the ACM 29 (1986), on means of ratios.
     """
-    logarithms = mean_interval([math.log(ratio) for ratio in ratios], error)
+    logarithms = mean_interval([math.log(ratio) for ratio in ratios])
     mean, low, high = map(math.exp, logarithms[:3])
     return Interval(mean, low, high, logarithms.n)
 
@@ -254,15 +254,15 @@ def parts_of_groups(groups: Tensor) -> Tensor:
     return groups * min(count, PARTS) // count
 
 
-def holm(p: Mapping[str, float], error: float = ERROR) -> set[str]:
+def holm(p: Mapping[str, float]) -> set[str]:
     """Names of the hypotheses that Holm's step-down procedure rejects.
 
-    With probability of at least 1 - ``error`` none of them is true. Source: Holm, "A simple
+    With probability of at least 1 - `ERROR` none of them is true. Source: Holm, "A simple
     sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 6 (1979).
     """
     rejected: set[str] = set()
     for name in sorted(p, key=p.__getitem__):
-        if p[name] >= error / (len(p) - len(rejected)):
+        if p[name] >= ERROR / (len(p) - len(rejected)):
             break
         rejected.add(name)
     return rejected

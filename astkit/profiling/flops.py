@@ -66,10 +66,10 @@ class BatchFlops:
     backward: PassFlops = NOTHING
     uncounted: tuple[str, ...] = ()
 
-    def training(self, rows: float, passes: int = 1) -> float:
+    def training(self, rows: float) -> float:
         """FLOPs of a forward and a backward pass in training mode."""
         per_row = self.forward.per_row + self.backward.per_row
-        return per_row * rows + (self.forward.fixed + self.backward.fixed) * passes if rows else 0.0
+        return per_row * rows + self.forward.fixed + self.backward.fixed if rows else 0.0
 
 
 RowFlops = float | Callable[[Any], float]

@@ -1,4 +1,4 @@
-"""Parts that tasks share: data sets of columns, splits, an MLP, attention."""
+"""Parts that tasks share: data sets of columns, splits, a block of a transformer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from astkit.trainers import Budget, TrainConfig
 Arguments = dict[str, Any]
 PARTS = ("train", "validation", "test")
 HELD = 0.15  # share of the validation rows, and of the test rows, if the data have no such part
-WIDTH = 64  # hidden units of the small models
+HEADS = 4  # of attention
 
 
 class Labelled(TensorDataset):
@@ -45,12 +45,10 @@ class Columns(Labelled):
         return dict(zip(self.names, super().__getitem__(row), strict=True))
 
 
-def split_rows(
-    labels: Tensor, test: float = HELD, validation: float = HELD
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Rows of the three `PARTS`, int64; ``validation`` is a share of what the test part leaves."""
-    tested, rest = stratified(labels, test, 0, "test")
-    held, train = stratified(labels[rest], validation, 0, "validation")
+def split_rows(labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows of the three `PARTS`, int64; the validation rows are a share of what test rows leave."""
+    tested, rest = stratified(labels, HELD, 0, "test")
+    held, train = stratified(labels[rest], HELD, 0, "validation")
     return rest[train], rest[held], tested
 
 
@@ -59,23 +57,16 @@ def small_task(
     rows: Iterable[Tensor],
     make_model: Callable[[], nn.Module],
     epochs: int,
-    lr: float = 3e-3,
     batch_size: int = 32,
 ) -> Arguments:
     """The three `PARTS` of ``data`` by their ``rows``, a small model, and how it is trained."""
     return {
         **{part: data.take(index) for part, index in zip(PARTS, rows, strict=True)},
         "make_model": make_model,
-        "config": TrainConfig(lr=lr),
+        "config": TrainConfig(lr=3e-3),
         "batch_size": batch_size,
         "budget": Budget(epochs=epochs),
     }
-
-
-def mlp(inputs: int, outputs: int) -> nn.Module:
-    """Two hidden layers of `WIDTH` units."""
-    hidden = [nn.Linear(inputs, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH), nn.ReLU()]
-    return nn.Sequential(*hidden, nn.Linear(WIDTH, outputs))
 
 
 class Block(nn.Module):
@@ -84,9 +75,8 @@ class Block(nn.Module):
     Source: Vaswani et al., "Attention is all you need", 2017; pre-norm as in GPT-2.
     """
 
-    def __init__(self, width: int, heads: int = 4) -> None:
+    def __init__(self, width: int) -> None:
         super().__init__()
-        self.heads = heads
         self.before, self.between = nn.LayerNorm(width), nn.LayerNorm(width)
         self.attend, self.merge = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.feed = nn.Sequential(
@@ -96,7 +86,7 @@ class Block(nn.Module):
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """``x [rows, length, width]``; ``mask`` bool ``[rows, length]``: causal without it."""
         rows, length, width = x.shape
-        split = self.attend(self.before(x)).view(rows, length, 3, self.heads, -1)
+        split = self.attend(self.before(x)).view(rows, length, 3, HEADS, -1)
         q, k, v = split.permute(2, 0, 3, 1, 4)
         seen = None if mask is None else mask[:, None, None, :]
         attended = F.scaled_dot_product_attention(q, k, v, attn_mask=seen, is_causal=mask is None)

@@ -11,7 +11,7 @@ from torch import nn
 from astkit.rng import generator
 from astkit.tasks.parts import Arguments, Labelled, small_task
 
-STEPS = 96  # values of a series
+STEPS, CHANNELS = 96, 32  # values of a series; channels of its model
 PERIODS, DAMPING = (6, 8, 11, 16), 0.8
 """Of the second-order autoregressions, in steps; their damping per step."""
 SIZES = (2000, 500, 2000)  # rows of the three parts
@@ -35,12 +35,12 @@ def oscillations() -> Arguments:
     return small_task(Labelled(series[:, None], y), parts, model, epochs=5)
 
 
-def convolutions(outputs: int, channels: int = 32) -> nn.Module:
+def convolutions(outputs: int) -> nn.Module:
     """Three convolutions over series ``[rows, 1, steps]``, and a linear layer of their means."""
 
     def layer(inputs: int, stride: int) -> list[nn.Module]:
-        return [nn.Conv1d(inputs, channels, 7, stride, padding=3), nn.ReLU()]
+        return [nn.Conv1d(inputs, CHANNELS, 7, stride, padding=3), nn.ReLU()]
 
-    layers = [*layer(1, 1), *layer(channels, 2), *layer(channels, 2)]
+    layers = [*layer(1, 1), *layer(CHANNELS, 2), *layer(CHANNELS, 2)]
     pooled = nn.AdaptiveAvgPool1d(1)
-    return nn.Sequential(*layers, pooled, nn.Flatten(), nn.Linear(channels, outputs))
+    return nn.Sequential(*layers, pooled, nn.Flatten(), nn.Linear(CHANNELS, outputs))

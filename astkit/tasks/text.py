@@ -13,23 +13,22 @@ from astkit.datasets.pairs import docs_pairs
 from astkit.tasks.parts import Arguments, Block, Columns, small_task, split_rows
 
 WORDS, LENGTH = 8192, 32  # hashed words; words of a text
+WIDTH = 32
 
 
 class Encoder(nn.Module):
-    """A transformer over words, and a linear layer on their mean."""
+    """A block of a transformer over words, and a linear layer on their mean."""
 
-    def __init__(self, classes: int, width: int = 32, depth: int = 1) -> None:
+    def __init__(self, classes: int) -> None:
         super().__init__()
-        self.words = nn.Embedding(WORDS, width, padding_idx=0)
-        self.places = nn.Embedding(LENGTH, width)
-        self.blocks = nn.ModuleList(Block(width) for _ in range(depth))
-        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, classes)
+        self.words = nn.Embedding(WORDS, WIDTH, padding_idx=0)
+        self.places = nn.Embedding(LENGTH, WIDTH)
+        self.block = Block(WIDTH)
+        self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, classes)
 
     def forward(self, tokens: Tensor, mask: Tensor) -> Tensor:
         """Logits ``[rows, classes]``; ``mask`` bool ``[rows, LENGTH]`` is false for padding."""
-        x = self.words(tokens) + self.places.weight
-        for block in self.blocks:
-            x = block(x, mask)
+        x = self.block(self.words(tokens) + self.places.weight, mask)
         kept = mask.unsqueeze(2)
         mean = (self.norm(x) * kept).sum(1) / kept.sum(1).clamp_min(1)
         logits: Tensor = self.head(mean)

@@ -205,7 +205,7 @@ class Batches:
             self._in_round = self.taken  # the end of a loader
         return batch
 
-    def weight(self, batch: Batch) -> Tensor | None:
+    def weight(self) -> Tensor | None:
         """Loss factor of each row of the latest batch, float32 ``[rows]``; ``None`` means 1."""
         if self.epoch.planner is None:
             return None
@@ -260,13 +260,13 @@ class Batches:
         """Release the iterator; the next batch is loaded again from its position."""
         self._loading = None
 
-    def peek(self, rows: Tensor | None = None) -> Batch:
+    def peek(self) -> Batch:
         """A first batch, the same at any time in a run and, of a data set, in any process.
 
-        Changes nothing between two epochs. ``rows``: those to load, by default the first ones.
+        Changes nothing between two epochs.
         """
         with rng.restored(self.device, self.seed, "load", 0, 0):
-            first: Batch | None = next(iter(self.undivided.batches(0, rows)), None)
+            first: Batch | None = next(iter(self.undivided.batches(0)), None)
         if first is None:
             raise ValueError("the training data gave no batch: lower batch_size or add rows")
         return first

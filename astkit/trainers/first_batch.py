@@ -56,7 +56,7 @@ def check_batch(
     return found
 
 
-def check_index(policy: Policy) -> None:
+def check_rows_known(policy: Policy) -> None:
     """Raise ``ValueError`` if a policy has to know which rows a batch holds, which it does not."""
     if policy.needs_index:
         raise ValueError(

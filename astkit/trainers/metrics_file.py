@@ -89,7 +89,7 @@ class MetricsFile:
         self.lines = wanted
 
 
-def read(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
+def read_metrics(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """The records of a metrics file, in order; an incomplete last line is ignored.
 
     Raises ``ValueError`` for a damaged line, ``FileNotFoundError`` if the file is missing.

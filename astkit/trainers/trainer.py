@@ -33,7 +33,7 @@ from astkit.trainers.checkpoint import Checkpoints
 from astkit.trainers.config import Budget, TrainConfig, choose_config, choose_device
 from astkit.trainers.evaluation import Evaluation, Measured, Metrics, check_undivided
 from astkit.trainers.fingerprint import describe_run
-from astkit.trainers.first_batch import check_batch, check_index, initialise
+from astkit.trainers.first_batch import check_batch, check_rows_known, initialise
 from astkit.trainers.history import History, Observer, StepRecord
 from astkit.trainers.limits import TIME_BUDGET, TimeIsUp, interrupt_held, time_is_up
 from astkit.trainers.optimisation import Optimisation
@@ -257,7 +257,7 @@ class Trainer(RunState):
             device, process = self.batches.device, self.batches.process
             with rng.isolated(device, self.config.seed, "step", self.step, *process):
                 self.optimisation.set_lr(self.progress)
-                result = self.train_batch(batch, self.batches.weight(batch))
+                result = self.train_batch(batch, self.batches.weight())
                 if self.optimisation.watching:
                     result = result._replace(predictions=self.optimisation.take_predictions())
                 with self.ledger.phase("log"):
@@ -294,7 +294,7 @@ class Trainer(RunState):
         if self.steering.replay or self.steering.wanted:
             self._steer()
         if batch.index is None:
-            check_index(self.policy)
+            check_rows_known(self.policy)
         if self.targets is None:
             self._look_at(batch)
         cost = self.cost(batch)
@@ -389,7 +389,7 @@ class Trainer(RunState):
         batch = self.batches.peek()
         self._look_at(batch)
         if batch.index is None:
-            check_index(self.policy)
+            check_rows_known(self.policy)
         plan = self.batches.first_plan()
         if plan is not None:
             self.policy.check(plan)

@@ -46,7 +46,6 @@ from astkit.files import write_atomic
 from astkit.gating.losses import cross_entropy_rows
 from astkit.stamp import stamp
 from astkit.tasks.language import GPT
-from astkit.tasks.parts import mlp
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "notebooks" / "results" / "06_gain.json"
@@ -289,8 +288,9 @@ def resnet(channels: int, classes: int) -> nn.Module:
 
 
 def perceptron(inputs: int) -> nn.Module:
-    """A network for rows of a table, or series as one row."""
-    return nn.Sequential(nn.Flatten(), mlp(inputs, 1))
+    """Two hidden layers, for rows of a table, or series as one row."""
+    hidden = [nn.Linear(inputs, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU()]
+    return nn.Sequential(nn.Flatten(), *hidden, nn.Linear(64, 1))
 
 
 def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:

@@ -30,7 +30,7 @@ from astkit.gating import Policy
 from astkit.profiling import EnergyMeter
 from astkit.trainers import Checkpoints, MetricsFile, TimeIsUp, TrainConfig, Trainer, checkpoint
 from astkit.trainers.checkpoint import DamagedError
-from astkit.trainers.metrics_file import read
+from astkit.trainers.metrics_file import read_metrics
 from tests.trainers.states import leave_after, same, timeless
 
 DIGITS = load("digits")[0]
@@ -68,7 +68,7 @@ def left(trainer: Trainer) -> dict[str, Any]:
     ledger = {key: state["ledger"][key] for key in ("samples", "flops", "flops_dense")}
     weights = {name: value.tolist() for name, value in trainer.model.state_dict().items()}
     (file,) = [each for each in trainer.reports.observers if isinstance(each, MetricsFile)]
-    records = timeless(read(file.path))
+    records = timeless(read_metrics(file.path))
     return {"weights": weights, "ledger": ledger, "policy": state["policy"], "records": records}
 
 

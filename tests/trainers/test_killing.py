@@ -37,7 +37,7 @@ from astkit.trainers import (
     TrainConfig,
     Trainer,
 )
-from astkit.trainers.metrics_file import read
+from astkit.trainers.metrics_file import read_metrics
 from tests.benchmarks import bench
 from tests.trainers.states import Hardest, outcome, same, timeless
 
@@ -101,7 +101,7 @@ def train(kind: str, folder: Path, strike: int | None = None) -> None:
         os.fsync = deadly
     run = trainer(kind, folder)
     run.run()
-    metrics = timeless(read(folder / "metrics.jsonl"))
+    metrics = timeless(read_metrics(folder / "metrics.jsonl"))
     torch.save({**outcome(run), "metrics": metrics}, folder / "outcome.pt")
 
 

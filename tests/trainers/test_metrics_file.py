@@ -16,7 +16,7 @@ from torch.utils.data import TensorDataset
 from astkit import rng
 from astkit.gating import Gate
 from astkit.trainers import MetricsFile, Trainer
-from astkit.trainers.metrics_file import read
+from astkit.trainers.metrics_file import read_metrics
 from tests.trainers.states import leave_after
 
 DATA = TensorDataset(torch.randn(96, 4), torch.arange(96) % 3)
@@ -42,7 +42,7 @@ def test_the_file_holds_what_the_history_holds(path: Path) -> None:
     file = MetricsFile(path)
     run = trainer([file])
     run.run()
-    records = read(path)
+    records = read_metrics(path)
     assert [record["phase"] for record in records] == (["train"] * 12 + ["epoch"]) * 2
     assert file.lines == len(records) == 26
     for phase, kept in (("train", run.history.steps), ("epoch", run.history.epochs)):
@@ -66,12 +66,12 @@ def test_a_torn_last_line_is_dropped_and_the_file_continued(path: Path) -> None:
     file.close()
     with path.open("a") as torn:
         torn.write('{"step": 2, "pha')
-    assert [record["step"] for record in read(path)] == [1]
+    assert [record["step"] for record in read_metrics(path)] == [1]
     again = MetricsFile(path)
     assert again.lines == 1
     again.log(2, phase="train", loss=0.1)
     again.close()
-    assert [record["step"] for record in read(path)] == [1, 2]
+    assert [record["step"] for record in read_metrics(path)] == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,10 @@ def test_a_torn_last_line_is_dropped_and_the_file_continued(path: Path) -> None:
 def test_a_damaged_line_is_named(path: Path, line: str) -> None:
     file = MetricsFile(path)
     path.write_text('{"step": 1, "phase": "train"}\n' + line + '\n{"step": 3}\n')
-    for act in (lambda: read(path), lambda: file.load_state_dict({"file": path.name, "lines": 5})):
+    for act in (
+        lambda: read_metrics(path),
+        lambda: file.load_state_dict({"file": path.name, "lines": 5}),
+    ):
         with pytest.raises(ValueError, match=r"line 2 of .*jsonl is damaged .*delete that"):
             act()
 
@@ -102,9 +105,9 @@ def test_a_resumed_file_is_cut_to_the_lines_of_its_checkpoint(path: Path) -> Non
     ):
         with pytest.raises(ValueError, match=sentence):
             file.load_state_dict({**state, **wrong})
-    assert len(read(path)) == 3
+    assert len(read_metrics(path)) == 3
     file.load_state_dict(state)
-    assert (file.lines, [record["phase"] for record in read(path)]) == (1, ["train"])
+    assert (file.lines, [record["phase"] for record in read_metrics(path)]) == (1, ["train"])
 
 
 @pytest.mark.parametrize("small_disk", ["400k"], indirect=True)
@@ -117,7 +120,7 @@ def test_half_a_line_is_not_left_by_a_full_disk(small_disk: Path) -> None:
         file.log(2, phase="epoch", text="a" * 10_000)
     ballast.unlink()
     file.close()
-    assert [record["step"] for record in read(file.path)] == [1, 2]
+    assert [record["step"] for record in read_metrics(file.path)] == [1, 2]
 
 
 def test_a_file_that_missed_a_part_of_the_run_is_not_continued(tmp_path: Path) -> None:

@@ -92,13 +92,13 @@ class LatticeTask:
         return [self.texts[row] for row in part.rows.tolist()]
 
 
-def docs_task(count: int | None = None, dim: int = 768) -> LatticeTask:
+def docs_task(count: int | None = None) -> LatticeTask:
     """The stored documentation pairs (see `docs_pairs`), or a fixed random ``count`` of them."""
     pairs = docs_pairs()
     if count is not None:
         drawn = rng.permutation(len(pairs), 0, "docs_task")[: check_count("count", count)]
         pairs = [pairs[row] for row in sorted(drawn.tolist())]
-    return text_task(pairs, dim, "docs")
+    return text_task(pairs, name="docs")
 
 
 def text_task(
