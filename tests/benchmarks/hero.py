@@ -1,0 +1,144 @@
+"""The picture of README: ``python -m tests.benchmarks.hero``, from committed results.
+
+Rows by this rule: the natural shifts by time, one a source, on later rows, in their order; then the
+conditions of `MADE`. None is left out. Light and dark, 7.6 inches wide.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+
+from astkit.files import read_json
+from tests.benchmarks import bench, natural_training, shares
+
+FOLDER = bench.ROOT / "docs" / "static"
+TITLE = "Train on the rows that count too, and choose\nonly where a forecast says that it pays"
+NATURAL = {
+    "flights, last fifth of the year": "flights: minutes of delay",
+    "bikes, last three months": "bikes rented by the hour",
+    "Texas housing, from 2011": "house prices in Texas",
+    "air fares, from 1999": "air fares",
+    "school tests, from 1996": "school tests",
+    "wages, from 2008": "wages",
+}
+MADE = (
+    ("table: older rows follow another law", "table: older rows follow another law"),
+    ("four of five texts are irrelevant", "texts: four of five irrelevant"),
+    ("long tail, balanced target (Fashion-MNIST", "images: long tail"),
+    ("half of the images are of another domain (Fashion-MNIST", "images: half of another domain"),
+    ("40 % wrong labels (Fashion-MNIST", "images: 40 % wrong labels"),
+    ("clean (Fashion-MNIST", "images: clean"),
+)
+LIGHT = {
+    "ink": "#1a1a1a",
+    "soft": "#666666",
+    "gain": "#117733",
+    "both": "#1a1a1a",
+    "bar": "#c5dccb",
+}
+DARK = {"ink": "#e6edf3", "soft": "#9da7b3", "gain": "#56d364", "both": "#e6edf3", "bar": "#1f4429"}
+
+
+class Row(NamedTuple):
+    """A kind of data: gain of `aim` with its interval, and that of both, in ``unit``."""
+
+    name: str
+    gain: tuple[float, float, float]
+    both: float | None
+    unit: str
+
+    @property
+    def words(self) -> str:
+        """The gain, as "+24 %" or "+1.6 points"."""
+        unit = "%" if self.unit == "%" else "points"
+        digits = 0 if self.unit == "%" and abs(self.gain[0]) >= 10 else 1
+        return f"{self.gain[0]:+.{digits}f} {unit}".replace("-0.0", "0.0").replace("+0.0", "0.0")
+
+
+def rows() -> list[Row]:
+    """From natural_training.json and 06_shares.json."""
+    content = read_json(natural_training.RESULTS) or {"entries": []}
+    lines = {each["shift"]: each for each in natural_training.gains(content["entries"], later=True)}
+    found = [
+        Row(words, tuple(lines[name]["aim"]), lines[name]["both"][0], lines[name]["unit"])
+        for name, words in NATURAL.items()
+        if name in lines
+    ]
+    table = read_json(shares.SHARES)["rows"]
+    for begin, words in MADE:
+        each = next(
+            row for row in table if row["policy"] == "aim" and row["condition"].startswith(begin)
+        )
+        gain = (each["gain"], each["gain_low"], each["gain_high"])
+        found.append(Row(words, gain, None, each["unit"]))
+    return found
+
+
+def picture(shown: list[Row], colours: dict[str, str]) -> Figure:
+    """Gains as dots with intervals, the natural shifts first."""
+    figure = Figure(figsize=(7.6, 1.2 + 0.27 * len(shown)), layout="constrained")
+    axes = figure.subplots()
+    natural = sum(each.both is not None for each in shown)
+    for number, row in enumerate(shown):
+        place = number + 0.6 * (number >= natural)
+        mean, low, high = row.gain
+        sure = low > 0
+        colour = colours["gain"] if sure else colours["soft"]
+        axes.barh(place, mean, height=0.34, color=colours["bar"] if sure else "none")
+        axes.plot([low, high], [place, place], color=colour, linewidth=1.6)
+        axes.plot(mean, place, "o", color=colour, markersize=6)
+        if row.both is not None:
+            axes.plot(row.both, place, "|", color=colours["both"], markersize=13)
+        axes.text(
+            -0.01,
+            place,
+            row.name,
+            ha="right",
+            va="center",
+            color=colours["ink"],
+            fontsize=9,
+            transform=axes.get_yaxis_transform(),
+        )
+        axes.text(
+            1.01,
+            place,
+            row.words,
+            va="center",
+            color=colour,
+            fontsize=9,
+            fontweight="bold" if sure else "normal",
+            transform=axes.get_yaxis_transform(),
+        )
+    axes.axvline(0, color=colours["ink"], linewidth=1)
+    axes.invert_yaxis()
+    axes.set_yticks([])
+    axes.tick_params(colors=colours["soft"], labelsize=8)
+    axes.set_xlabel(
+        "gain over dense training at equal FLOPs: error lower by %, or points of accuracy;\n"
+        "dots: aim, 5 runs, 95 % intervals; ticks: training on both; above: later rows of tables",
+        fontsize=8,
+        color=colours["soft"],
+    )
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+    axes.spines["bottom"].set_color(colours["soft"])
+    figure.suptitle(TITLE, x=0.01, ha="left", fontsize=12, fontweight="bold", color=colours["ink"])
+    return figure
+
+
+def main() -> None:
+    """Write the picture for light and for dark pages."""
+    shown = rows()
+    for name, colours in (("hero", LIGHT), ("hero_dark", DARK)):
+        with rc_context({"font.size": 9}):
+            figure = picture(shown, colours)
+            figure.savefig(FOLDER / f"{name}.png", dpi=200, transparent=True)
+    for each in shown:
+        print(each.name, each.words)
+
+
+if __name__ == "__main__":
+    main()
