@@ -9,7 +9,6 @@ from torch import nn
 
 from astkit.gating import Gate, cross_entropy_rows
 from astkit.trainers.config import TrainConfig
-from astkit.trainers.progress import Progress
 from astkit.trainers.sample_by_sample import SampleBySampleTrainer
 from astkit.trainers.trainer import Trainer
 
@@ -70,7 +69,6 @@ class AdaptiveSparseTrainer:
             epochs=epochs,
             policy=self.gate,
             config=self.config,
-            observers=[Progress()],
             device=self.device,
             criterion=self.criterion,
         )

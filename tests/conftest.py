@@ -6,15 +6,19 @@ ASTKIT_FORBID_SKIPS=a,b    a skip whose reason contains ``a`` or ``b`` (in any c
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
-from collections.abc import Generator, Iterator
+import sys
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TypeVar
 
 import hypothesis
 import pytest
+import tqdm.std
 
 HERE = Path(__file__).parent
 LONGEST = ("notebooks/test_runs.py", "runs/test_export_runs.py")
@@ -51,6 +55,31 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """A checkpoint waits three times for it; what is written is read back all the same."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Callable[[], Terminal]:
+    """Call it in a test: standard error is then a terminal, which shows bars."""
+
+    def set_stderr() -> Terminal:
+        shown = Terminal()
+        monkeypatch.setattr(sys, "stderr", shown)  # pytest sets its own after the fixtures
+        return shown
+
+    return set_stderr
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """The clock of bars, which stands still: ``clock.now``."""
+    made = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(tqdm.std, "time", lambda: made.now)
+    return made
 
 
 @pytest.hookimpl(wrapper=True)

@@ -18,12 +18,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from astkit.comparison.progress import RunsBar
 from astkit.comparison.statistics import DENSE, Interval
 from astkit.comparison.training import Method, RunRecord, Task, train_to_end
 from astkit.comparison.verdict import amount, unit
 from astkit.files import read_json, write_json
+from astkit.progress import announce, duration
 from astkit.trainers import Budget
-from astkit.trainers.progress import duration
+from astkit.trainers.progress import Show, follow, show_nothing
 
 CHOSEN = (1 / 3, 1.0, 3.0, 10.0)  # times 1e-3, of which `compare` takes the best
 TRIED = (1 / 3, 1.0, 3.0)  # times the user's learning rate
@@ -108,17 +110,14 @@ class Baseline:
         return baseline
 
 
-def check_baseline(task: Task, budget: Budget, seed: int, given: bool) -> Baseline:
+def check_baseline(task: Task, budget: Budget, seed: int, given: bool, bar: RunsBar) -> Baseline:
     """Try dense training at several learning rates; see the module.
 
     ``given``: whether the learning rate is the user's, which is not changed.
     """
     start = time.monotonic()
-    dense = Method(DENSE, None)
-    if given:
-        trials = {factor: tried(task, dense, budget, seed, factor) for factor in TRIED}
-    else:
-        trials = _searched(task, dense, budget, seed)
+    bar.begin("baseline run")
+    trials = _tried(task, Method(DENSE, None), budget, seed, bar, given)
     best, rate = _best(trials), task.config.peak_lr
     baseline = Baseline(trial=trials[1.0] if given else trials[best])
     if given:
@@ -127,30 +126,44 @@ def check_baseline(task: Task, budget: Budget, seed: int, given: bool) -> Baseli
             baseline.notes.append(_untuned(trials[best].beside(trials[1.0]), best, known))
     else:
         baseline.lr = rate * best
-        print(f"compare: learning rate {baseline.lr:.2g} for all methods, the best on validation")
+        announce(
+            f"compare: learning rate {baseline.lr:.2g} for all methods, the best on validation"
+        )
     took = duration(time.monotonic() - start)
-    print(f"compare: baseline checked by {len(trials)} runs of half of the budget, {took}")
+    announce(f"compare: baseline checked by {len(trials)} runs of half of the budget, {took}")
     return baseline
 
 
-def own_rate(task: Task, method: Method, budget: Budget, seed: int) -> float:
+def own_rate(task: Task, method: Method, budget: Budget, seed: int, bar: RunsBar) -> float:
     """The learning rate at which ``method`` does best on the validation data."""
-    return task.config.peak_lr * _best(_searched(task, method, budget, seed))
+    bar.begin("baseline run")
+    return task.config.peak_lr * _best(_tried(task, method, budget, seed, bar))
 
 
-def _searched(task: Task, method: Method, budget: Budget, seed: int) -> dict[float, Trial]:
-    """Runs by factor: `CHOSEN`, and up to `WIDER` more beyond an end where the best one is."""
-    trials = {factor: tried(task, method, budget, seed, factor) for factor in CHOSEN}
-    for _ in range(WIDER):
+def _tried(
+    task: Task, method: Method, budget: Budget, seed: int, bar: RunsBar, given: bool = False
+) -> dict[float, Trial]:
+    """Runs by factor: `TRIED` if a rate is ``given``.
+
+    Else `CHOSEN`, and up to `WIDER` more beyond an end where the best one is.
+    """
+    trials: dict[float, Trial] = {}
+    waiting, wider = (list(TRIED), 0) if given else (list(CHOSEN), WIDER)
+    while waiting:
+        to_come = [method.label] * (len(waiting) + wider)
+        factor = waiting.pop(0)
+        with bar.run(method.label, seed, len(trials), to_come, wider > 0):
+            trials[factor] = tried(task, method, budget, seed, factor, bar.show)
         best, lowest, highest = _best(trials), min(trials), max(trials)
-        if lowest < best < highest:
-            break
-        factor = best * (3 if best == highest else 1 / 3)
-        trials[factor] = tried(task, method, budget, seed, factor)
+        if wider and not waiting and best in (lowest, highest):
+            waiting.append(best * (3 if best == highest else 1 / 3))
+            wider -= 1
     return trials
 
 
-def tried(task: Task, method: Method, budget: Budget, seed: int, factor: float) -> Trial:
+def tried(
+    task: Task, method: Method, budget: Budget, seed: int, factor: float, show: Show = show_nothing
+) -> Trial:
     """``method`` for half of ``budget`` with ``factor`` times the learning rate."""
     half = {name: limit / 2 for name, limit in vars(budget).items() if limit is not None}
     if budget.steps is not None:
@@ -159,9 +172,10 @@ def tried(task: Task, method: Method, budget: Budget, seed: int, factor: float) 
     try:
         if method.keeps_best:
             watched = RunRecord(0, lambda: trainer.progress, trainer.device, False, True)
-            train_to_end(trainer, task, watched, {})
+            train_to_end(trainer, task, watched, {}, show)
         else:
-            trainer.run()
+            for _ in follow(trainer, show):
+                pass
     except FloatingPointError:
         return Trial(math.nan)
     measured = trainer.measure_validation()

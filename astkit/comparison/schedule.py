@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from safetensors.torch import load_file
 from astkit.aim.policy import Aim, expected_gain
 from astkit.aim.powers import PowerForecast
 from astkit.comparison.baseline import Baseline, check_baseline, own_rate
+from astkit.comparison.progress import RunsBar
 from astkit.comparison.statistics import ALONE, BOTH, DENSE, cost_share
 from astkit.comparison.tables import boosted_trees
 from astkit.comparison.training import RECORDS, Entry, Method, Task, selectable, train_method
@@ -23,6 +23,7 @@ from astkit.datasets.joined import divide_joined
 from astkit.datasets.loader import old_rows
 from astkit.files import read_json, write_json
 from astkit.gating.policy import overrides
+from astkit.progress import announce
 from astkit.stamp import stamp
 from astkit.trainers import Budget, Trainer
 from astkit.trainers.fingerprint import (
@@ -34,7 +35,6 @@ from astkit.trainers.fingerprint import (
     plain,
     source_code,
 )
-from astkit.trainers.progress import duration
 
 SETTINGS = "settings.json"
 PLACE = ("source", "torch", "cpu", "devices")  # of a stamp: what seconds depend on
@@ -64,14 +64,16 @@ class Schedule:
 
     def train(self) -> dict[str, Any]:
         """Train the runs that the folder lacks; returns the contents of a `Comparison`."""
+        with RunsBar() as self.bar:
+            return self._train_all()
+
+    def _train_all(self) -> dict[str, Any]:
         for path in sorted((self.folder / "entries").glob("*.json")):
             entry = read_json(path)
             self.entries[entry["policy"], entry["seed"]] = entry
         self.selects = hasattr(selectable(self.task.train, 0), "order")  # rows before loading
         self.on_target = controls_on_target(self.task.train)
-        self.start, self.trained = time.perf_counter(), 0
-        most = 1 + len(self.on_target) + 2 * len(self.methods)
-        self.whole = most * len(self.seeds)  # runs, at most
+        self.controlled = not self.selects  # whether the controls are known
         first, dense = self.seeds[0], Method(DENSE, None)
         self._check_policies(first)
         expected = self._forecast(first)
@@ -81,15 +83,17 @@ class Schedule:
             begun = then.get("seed")  # that of the trainer described there
             seed = begun if isinstance(begun, int) else first
             self._check(self.task.trainer(None, seed, self.budget))
+        self.bar.begin("run")
+        before = len(self.entries)
         for place, seed in enumerate(self.seeds):
             self._train([(dense, seed)])
             self._look_at(first)
             chosen = {**self.on_target, **self.methods}
             self._train([(each, seed) for each in chosen.values()])
             seeds = self.seeds[: place + 1]
-            self.controls = self._controls(seeds)
-            self.whole = len(self._labels()) * len(self.seeds)
+            self.controls, self.controlled = self._controls(seeds), True
             self._train([(each, seed) for each in self.controls.values() for seed in seeds])
+        self.bar.finish(len(self.entries) - before, "run")
         known = ((label, seed) for seed in self.seeds for label in self._labels())
         entries = [self.entries[each] for each in known if each in self.entries]
         if all("failed" in entry for entry in entries):
@@ -142,13 +146,14 @@ class Schedule:
         trainer = self.task.trainer(None, seed, self.budget)
         features, classes = getattr(chooser, "features", None), trainer.look().classes
         options: dict[str, Any] = {"features": features, "seed": seed, "classes": classes}
+        self.bar.begin("forecast")
         try:
             old = divide_joined(self.task.train)[0]
             expected = expected_gain(old, self.task.validation, **options)
         except ValueError as error:  # "auto" does without, "aim" says it where it cannot
-            print(f"forecast: none, since {error}")
+            announce(f"forecast: none, since {error}")
             return None
-        print(expected.sentence, flush=True)
+        announce(expected.sentence)
         return expected
 
     def _baseline(self, seed: int, expected: PowerForecast | None) -> Baseline:
@@ -163,14 +168,14 @@ class Schedule:
             if self.check_baseline:
                 given = self.task.make_optimizer is not None or self.task.config.lr is not None
                 given = given or (DENSE, seed) in self.entries  # trained at the default rate
-                baseline = check_baseline(self.task, self.budget, seed, given)
+                baseline = check_baseline(self.task, self.budget, seed, given, self.bar)
         if self.task.config.lr is None:
             follows = expected is not None and expected.power > 0
             for label, method in {**self.on_target, **self.methods}.items():
                 new = label not in baseline.rates and (label, seed) not in self.entries
                 aims = follows and isinstance(method.new_policy(seed), Aim)
                 if baseline.lr is not None and new and (aims or label in self.on_target):
-                    baseline.rates[label] = own_rate(self.task, method, self.budget, seed)
+                    baseline.rates[label] = own_rate(self.task, method, self.budget, seed, self.bar)
                 if label in baseline.rates:
                     self._say(
                         f"{label}: learning rate {baseline.rates[label]:.2g}, its best on the"
@@ -193,7 +198,7 @@ class Schedule:
             baseline.look_at(value, load_file(path).get("validation"), self.budget)
             baseline.save(self.folder)
             for note in baseline.notes:
-                print(f"compare: {note}")
+                announce(f"compare: {note}")
 
     def _check(self, trainer: Trainer) -> None:
         """Describe what the runs compute, see `astkit.trainers.fingerprint`.
@@ -235,34 +240,42 @@ class Schedule:
 
         Where dense training failed there is nothing to compare with, so these seeds are left out.
         """
-        failed = {seed for seed in self.seeds if "failed" in self.entries.get((DENSE, seed), {})}
+        good = self._good_seeds()
         for method, seed in runs:
-            if seed in failed or (method.label, seed) in self.entries:
+            if seed not in good or (method.label, seed) in self.entries:
                 continue
             own = self.baseline.rates.get(method.label)
-            entry = train_method(
-                self.task if own is None else self._task(own),
-                method,
-                seed,
-                self._budget(method, seed),
-                self.folder,
-                resumable=self.resumable,
-                check=None if self.settings else self._check,
-                # else a method of more steps would train beyond the end of a torch scheduler
-                schedule_steps=self.entries.get((DENSE, seed), {}).get("optimizer_steps"),
-            )
+            with self.bar.run(method.label, seed, *self._to_come(), not self.controlled):
+                entry = train_method(
+                    self.task if own is None else self._task(own),
+                    method,
+                    seed,
+                    self._budget(method, seed),
+                    self.folder,
+                    resumable=self.resumable,
+                    check=None if self.settings else self._check,
+                    show=self.bar.show,
+                    # else a method of more steps would train beyond the end of a torch scheduler
+                    schedule_steps=self.entries.get((DENSE, seed), {}).get("optimizer_steps"),
+                )
             self.entries[method.label, seed] = entry
-            self._report(entry)
 
-    def _report(self, entry: Entry) -> None:
-        """Print a run that has ended, and the time left."""
-        self.trained += 1
-        wanted = [(label, seed) for label in self._labels() for seed in self.seeds]
-        done = sum(each in self.entries for each in wanted)
-        left = (time.perf_counter() - self.start) * max(0, self.whole - done) / self.trained
-        value = "failed" if entry["value"] is None else f"{entry['metric']} {entry['value']:.4g}"
-        words = f"{entry['policy']}, seed {entry['seed']}: {value}"
-        print(f"run {done} of {self.whole}: {words}; {duration(left)} left", flush=True)
+    def _good_seeds(self) -> list[int]:
+        """Those with which dense training did not fail so far."""
+        dense = ((seed, self.entries.get((DENSE, seed), {})) for seed in self.seeds)
+        return [seed for seed, entry in dense if "failed" not in entry]
+
+    def _to_come(self) -> tuple[int, list[str]]:
+        """How many runs have an entry, and the methods of those that have none.
+
+        Each policy has a control until it is known whether it does.
+        """
+        labels = self._labels()
+        if not self.controlled:
+            labels += [f"control of {label}" for label in self.methods]
+        wanted = [(label, seed) for label in labels for seed in self._good_seeds()]
+        waiting = [label for label, seed in wanted if (label, seed) not in self.entries]
+        return len(wanted) - len(waiting), waiting
 
     def _budget(self, method: Method, seed: int) -> Budget:
         """Dense training has the budget given; other runs have what dense training cost."""
@@ -366,10 +379,10 @@ class Schedule:
                 " nothing about new ones"
             )
             self.notes.insert(0, sentence)
-            print(sentence)
+            announce(sentence)
 
     def _say(self, sentence: str) -> None:
-        print(sentence)
+        announce(sentence)
         self.notes.append(sentence)
 
 

@@ -45,6 +45,7 @@ from astkit.trainers import (
 )
 from astkit.trainers.evaluation import Aggregate
 from astkit.trainers.first_batch import initialise
+from astkit.trainers.progress import Show, follow, show_nothing
 
 Chosen = Policy | Mapping[str, Any]
 Entry = dict[str, Any]
@@ -301,6 +302,7 @@ def train_method(
     *,
     resumable: bool = True,
     check: Callable[[Trainer], None] | None = None,
+    show: Show = show_nothing,
     schedule_steps: int | None = None,
 ) -> Entry:
     """Train one method with one seed, evaluate it once on the test data; returns its entry.
@@ -309,6 +311,7 @@ def train_method(
         folder: of the comparison; an interrupted run resumes from its checkpoints there.
         resumable: whether to write checkpoints.
         check: called with the trainer before it starts.
+        show: likewise, ten times an epoch.
         schedule_steps: of a torch scheduler, see `Optimisation`.
 
     A run that diverges has the ``value`` ``None``, and ``failed`` gives the reason.
@@ -334,7 +337,7 @@ def train_method(
         check(trainer)
     failure: Entry | None = None
     try:
-        train_to_end(trainer, task, record, arrays)
+        train_to_end(trainer, task, record, arrays, show)
     except FloatingPointError as error:
         failure = {"value": None, "worst_class": None, "failed": str(error)}
     tested = failure or _test(trainer, task, arrays)
@@ -358,12 +361,12 @@ def train_method(
 
 
 def train_to_end(
-    trainer: Trainer, task: Task, record: RunRecord, arrays: dict[str, Tensor]
+    trainer: Trainer, task: Task, record: RunRecord, arrays: dict[str, Tensor], show: Show
 ) -> None:
     """Train, with validations by ``record``; ends at its best point, if that is kept."""
     measure = partial(_point, trainer, task, record, arrays)
     record.reach(trainer.done, measure)  # stopped between a step and this
-    for _ in trainer.steps():
+    for _ in follow(trainer, show):
         record.reach(trainer.done, measure)
     if record.best is not None and record.best.weights:
         trainer.model.load_state_dict(record.best.weights)

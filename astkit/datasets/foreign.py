@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -25,6 +24,7 @@ from astkit import distributed
 from astkit.datasets.batch import Batch, as_batch, check_index
 from astkit.datasets.images import Images
 from astkit.datasets.loader import BatchSource, Loader, fetch_rows, stacking
+from astkit.progress import warn
 
 BATCH_SIZE = 128
 _UNDIVIDED = RandomSampler | SequentialSampler  # load every row in every process
@@ -297,7 +297,7 @@ def divide(source: BatchSource) -> BatchSource:
     loader: Any = getattr(source, "loader", source)
     same = f"all {distributed.world()} processes would train on the same rows of the"
     if getattr(source, "streamed", False):
-        warnings.warn(f"{same} stream, unless it divides them itself by their rank", stacklevel=2)
+        warn(f"{same} stream, unless it divides them itself by their rank")
     elif not isinstance(loader, DataLoader) or isinstance(sampler_of(loader), _UNDIVIDED):
         raise ValueError(
             f"{same} {name_of(source)}: pass the data set instead, with batch_size=..., or"

@@ -6,7 +6,6 @@ torch's DataLoader.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -22,6 +21,7 @@ from astkit.datasets.facts import class_labels
 from astkit.datasets.joined import divide_joined
 from astkit.datasets.loader import BatchSource, old_rows
 from astkit.gating.selection import Selection, checked
+from astkit.progress import warn
 
 Features = Callable[[Tensor, str], Tensor]
 """``(rows, "data" or "target")`` -> float32 ``[n, d]``, see `RunInfo.features`."""
@@ -289,18 +289,16 @@ class PolicySampler(Sampler[int]):
         policy.exchange()
         if state is None:
             if self.progress is None and policy.begun >= self.epochs:
-                warnings.warn(
+                warn(
                     f"{type(policy).__name__} has completed its {self.epochs:g} epochs, so its"
-                    " schedule stays at the final value: raise epochs",
-                    stacklevel=2,
+                    " schedule stays at the final value: raise epochs"
                 )
             learns = self._learns or bool((self.epoch.scale != 1).any())
             if len(self._rows) and not self._next and learns:
-                warnings.warn(
+                warn(
                     f"no batch of the last epoch of {type(policy).__name__} was passed to"
                     " policy.mean, so it learns nothing and weighs no row: train with"
-                    " policy.mean(losses, index)",
-                    stacklevel=2,
+                    " policy.mean(losses, index)"
                 )
             policy.begun += 1
             self._start()

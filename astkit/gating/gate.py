@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,6 +18,7 @@ from astkit.gating.policy import Policy, PolicyCard, Scored, Selection
 from astkit.gating.scores import ContextScore, Score, named_score, score_rows
 from astkit.gating.selection import evaluating
 from astkit.names import resolve
+from astkit.progress import warn
 
 _COUNTERS = ("batches", "seen", "active", "fallback_rows", "nonfinite")
 
@@ -192,10 +192,9 @@ class Gate(Policy):
         active, reached = usable > threshold, usable >= threshold
         count = int(active.count_nonzero())
         if count in (0, len(usable)) and len(usable) > 1 and bool((usable == usable[0]).all()):
-            warnings.warn(
+            warn(
                 "all scores of a batch are equal, so choosing by score means nothing: rows are"
-                " drawn at random at the target rate; check that the score depends on the sample",
-                stacklevel=2,
+                " drawn at random at the target rate; check that the score depends on the sample"
             )
             active = self._draw(torch.ones_like(active), quota)
         elif not torch.equal(active, reached):  # ties at the threshold
@@ -307,13 +306,12 @@ class Gate(Policy):
         if self.rate == 1 or not self.min_active * self.fallback:
             return
         if expected < least:
-            warnings.warn(
+            warn(
                 f"a batch of {rows} {'row' if rows == 1 else 'rows'} has {expected:.2g} active rows"
                 f" on average at the rate {self.rate:g}, and the fallback trains on"
                 f" {self.fallback} where there are fewer than {self.min_active}: the share trained"
                 " on exceeds the rate, see trained_share; use batches of"
-                f" {math.ceil(least / self.rate)} rows or more, or fallback=0",
-                stacklevel=4,
+                f" {math.ceil(least / self.rate)} rows or more, or fallback=0"
             )
 
     def _grant(self, rows: int) -> int:

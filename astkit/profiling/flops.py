@@ -12,7 +12,6 @@ import inspect
 import math
 import random
 import sys
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
@@ -30,6 +29,7 @@ from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 from astkit import distributed, rng
 from astkit.datasets.batch import Batch, arguments, map_tensors, tensors
+from astkit.progress import warn
 
 Shape = tuple[tuple[int, ...], ...]
 
@@ -158,11 +158,10 @@ class Costs:
         unknown = uncounted - self._warned
         self._warned |= unknown
         if unknown:
-            warnings.warn(
+            warn(
                 f"FLOPs of {', '.join(sorted(unknown))} cannot be counted: the ledger holds a"
                 " lower bound, no ratio is computed from it, and a FLOPs budget raises"
-                " ValueError; give your own figure as flops=",
-                stacklevel=5,
+                " ValueError; give your own figure as flops="
             )
 
 

@@ -23,6 +23,7 @@ import papermill
 from filelock import FileLock
 from filelock import Timeout as Locked
 from papermill.exceptions import PapermillExecutionError
+from tqdm.contrib import DummyTqdmFile
 
 from astkit.runs.record import FOLDER, LONGEST, Record, digest
 from astkit.stamp import source_hash, stamp
@@ -217,6 +218,7 @@ def execute(
     target = folder / "notebook.ipynb"
     nbformat.write(load_notebook(source), target)
     path = str(target).replace("{", "{{").replace("}", "}}")  # papermill formats paths
+    streams = {"stdout_file": DummyTqdmFile(sys.stdout), "stderr_file": DummyTqdmFile(sys.stderr)}
     before = os.environ.get(FOLDER)
     os.environ[FOLDER] = str(folder)  # the kernel inherits it
     try:
@@ -225,9 +227,9 @@ def execute(
             path,
             dict(parameters),
             cwd=str(source.parent),
-            progress_bar=False,
+            progress_bar={"desc": source.stem, "leave": False, "disable": None},  # cells
             extra_arguments=["--log-level=CRITICAL"],  # of the kernel, which prints warnings
-            **({"stdout_file": sys.stdout, "stderr_file": sys.stderr} if show else {}),
+            **(streams if show else {}),
         )
     except Exception as error:
         return _failure(error)

@@ -6,7 +6,7 @@ evaluated after each epoch, early stopping. first_batch: checks before the first
 `TrainConfig`, `Budget`, learning rates. history: records. reports: records on their way to
 observers. metrics_file: records in a file. steering: settings changed in a run. checkpoint: files
 of a run's state. saves: the checkpoints of one trainer. limits: interrupts and time budgets.
-progress: a line an epoch. sample_by_sample: single rows, as the original.
+progress: bars of runs. sample_by_sample: single rows, as the original.
 """
 
 from astkit.trainers.checkpoint import Checkpoints as Checkpoints
@@ -18,7 +18,6 @@ from astkit.trainers.evaluation import Metric as Metric
 from astkit.trainers.history import Observer as Observer
 from astkit.trainers.limits import TimeIsUp as TimeIsUp
 from astkit.trainers.metrics_file import MetricsFile as MetricsFile
-from astkit.trainers.progress import Progress as Progress
 from astkit.trainers.sample_by_sample import SampleBySampleTrainer as SampleBySampleTrainer
 from astkit.trainers.steering import Event as Event
 from astkit.trainers.step import StepResult as StepResult

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +16,7 @@ from astkit.datasets.foreign import divide, name_of
 from astkit.gating.epoch import Epoch, RunInfo
 from astkit.gating.policy import Policy, overrides
 from astkit.gating.targets import Targets
+from astkit.progress import warn
 
 
 class RowsByNumber:
@@ -76,12 +76,11 @@ class RowsInOrder:
     def begin(self, batch: int, taken: int) -> Iterator[Batch]:
         """A new pass, also in the middle of an epoch, of which a warning tells."""
         if taken:
-            warnings.warn(
+            warn(
                 f"the run goes on in the middle of epoch {self.epoch.number}, for which a"
                 f" {name_of(self.source)} starts a new pass: some rows of this epoch may come twice"
                 " or not at all; pass the data set itself, with batch_size=..., to continue with"
-                " the row that is next",
-                stacklevel=2,
+                " the row that is next"
             )
         return self.source.batches(self.epoch.number)
 

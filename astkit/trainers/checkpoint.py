@@ -15,7 +15,6 @@ import math
 import os
 import re
 import time
-import warnings
 from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ from torch import Tensor
 from astkit import distributed
 from astkit.checks import FROM_0, check_count, check_number
 from astkit.files import write_atomic
+from astkit.progress import warn
 
 PATIENCE = 6.0  # seconds; loader workers exit after their parent process dies
 _NAME = re.compile(r"\d+_step\d+\.json")
@@ -160,7 +160,7 @@ def newest(folder: str | os.PathLike[str]) -> tuple[Path, dict[str, Any]]:
         try:
             return path, read(path)
         except (DamagedError, OSError) as error:
-            warnings.warn(f"{error}; the previous checkpoint is used", stacklevel=3)
+            warn(f"{error}; the previous checkpoint is used")
     raise ValueError(
         f"none of the {len(paths)} checkpoints in {folder} is valid: move the folder away and start"
         " a new run"

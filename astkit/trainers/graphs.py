@@ -21,6 +21,7 @@ from torch.utils import _pytree as pytree
 from astkit import distributed
 from astkit.datasets.batch import Batch, map_tensors, tensors
 from astkit.profiling.ledger import Ledger
+from astkit.progress import warn
 from astkit.trainers.refusals import out_of_memory
 
 if TYPE_CHECKING:
@@ -123,9 +124,7 @@ class StepGraphs:
         if self.reason is None:
             self.reason = reason
             self.drop()
-            warnings.warn(
-                f"graphs: {reason}, so kernels are launched one by one from here on", stacklevel=2
-            )
+            warn(f"graphs: {reason}, so kernels are launched one by one from here on")
 
     # --- recording and replaying ---
 
@@ -229,10 +228,9 @@ class StepGraphs:
         """Record a call, which is not executed; whether that was possible."""
         if sum(each.graph is not None for each in self._shapes.values()) >= SHAPES:
             if not self._full:
-                warnings.warn(
+                warn(
                     f"graphs: batches have more than {SHAPES} shapes, so kernels of further ones"
-                    " are launched one by one",
-                    stacklevel=2,
+                    " are launched one by one"
                 )
             self._full = True
             return False
@@ -373,7 +371,7 @@ def chosen_graphs(work: Optimisation, flops: float) -> StepGraphs | None:
     automatic = work.config.graphs == "auto"
     reason = unsupported(work)
     if reason is not None and not automatic:
-        warnings.warn(f"graphs is True, but {reason}: no step is recorded", stacklevel=2)
+        warn(f"graphs is True, but {reason}: no step is recorded")
     if reason is not None or (automatic and flops > LAUNCH_BOUND):
         return None
     return StepGraphs(work.model, work.optimizer, work.device, work.ledger)

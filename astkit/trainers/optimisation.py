@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -18,6 +17,7 @@ from astkit.datasets.batch import Batch, call, join, tensors
 from astkit.gating.losses import Criterion, row_losses
 from astkit.gating.selection import Predictions, predictions
 from astkit.profiling.ledger import Ledger
+from astkit.progress import warn
 from astkit.trainers.config import Rates, TrainConfig
 from astkit.trainers.graphs import StepGraphs, chosen_graphs
 from astkit.trainers.refusals import (
@@ -305,11 +305,10 @@ class Optimisation(ForwardPasses):
         except ValueError as error:
             if distributed.world() > 1 or batch.rows > 1 or LONE_ROW not in str(error):
                 raise
-            warnings.warn(
+            warn(
                 "a batch of one row is skipped, since BatchNorm cannot normalise one value per"
                 " channel: choose another batch_size or rate, drop_last=True, or min_active=2 of a"
-                " Gate",
-                stacklevel=2,
+                " Gate"
             )
             losses = torch.empty(0)
         self.end_batch()

@@ -1,76 +1,61 @@
-"""Progress with the time left: a line an epoch, which moves in notebooks and terminals."""
+"""What the bar of a training run shows, at most ten times an epoch."""
 
 from __future__ import annotations
 
-import sys
-import time
-from typing import Any
+import math
+from collections.abc import Callable, Generator
+from contextlib import closing
+from typing import TYPE_CHECKING
 
-PER_EPOCH = 10  # maximum number of updates
+from astkit.progress import Bar
+from astkit.trainers.history import StepRecord
 
+if TYPE_CHECKING:
+    from astkit.trainers.trainer import Trainer
 
-def in_notebook() -> bool:
-    """Whether a notebook's kernel runs this process."""
-    main = sys.modules.get("IPython")
-    return hasattr(main.get_ipython() if main is not None else None, "kernel")
+PER_EPOCH = 10  # updates
 
-
-def duration(seconds: float) -> str:
-    """``90`` as "1:30", ``3700`` as "1:01:40"."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+Show = Callable[["Trainer"], None]
 
 
-class Progress:
-    """An observer that prints a line an epoch: losses, accuracy, and the time left.
+def show_nothing(trainer: Trainer) -> None:
+    """Does nothing."""
 
-    Args:
-        label: name of the run.
-        live: rewrite the line in place, at most `PER_EPOCH` times an epoch; ``None`` does so in
-            notebooks and terminals.
-    """
 
-    def __init__(self, label: str = "", live: bool | None = None) -> None:
-        self.label = f"{label}: " if label else ""
-        self.live = in_notebook() or sys.stdout.isatty() if live is None else live
-        self.start = time.perf_counter()
-        self.before: float | None = None  # progress at that time, above 0 in a resumed run
-        self.shown = 0  # completed parts of the current epoch that the line has shown
-        self.loss: float | None = None  # of the latest batch that trained
+def state_of(trainer: Trainer) -> str:
+    """The current epoch and the latest loss known, such as "epoch 3/8, loss 0.123"."""
+    words = f"epoch {trainer.epoch + 1}"
+    if trainer.budget.epochs is not None:
+        epochs = math.ceil(trainer.budget.epochs)
+        words = f"epoch {min(trainer.epoch + 1, epochs)}/{epochs}"
+    steps = trainer.history.steps
+    if steps and steps[-1]["loss"] is not None:
+        words += f", loss {steps[-1]['loss']:.3g}"
+    return words
 
-    def log(self, step: int, *, phase: str, **metrics: Any) -> None:
-        """Print the line at the end of an epoch, and in place as often as it moves."""
-        progress: float = metrics["progress"]
-        if self.before is None:
-            self.start, self.before = time.perf_counter(), progress
-        if phase == "epoch":
-            self._print(metrics, progress, "\n")
-            self.shown = 0
-        elif phase == "train":
-            if metrics["loss"] is not None:  # a batch may have trained on no row
-                self.loss = metrics["loss"]
-            parts = int(metrics["of_epoch"] * PER_EPOCH)
-            if self.live and self.shown < parts < PER_EPOCH:
-                self.shown = parts
-                self._print(metrics, progress, "")
 
-    def _print(self, metrics: dict[str, Any], progress: float, end: str) -> None:
-        parts = [f"epoch {metrics['epoch'] + (not end)}"]  # a batch's epoch counts from 0
-        if self.loss is not None:
-            parts.append(f"loss {self.loss:.4f}")
-        if "val_accuracy" in metrics:
-            parts.append(f"validation accuracy {metrics['val_accuracy']:.2%}")
-        elif "val_loss" in metrics:
-            parts.append(f"validation loss {metrics['val_loss']:.4f}")
-        parts.append(f"{progress:.0%} of the budget")
-        if gained := progress - (self.before or 0.0):
-            left = (time.perf_counter() - self.start) * (1 - progress) / gained
-            parts.append(f"{duration(left)} left")
-        line = self.label + ", ".join(parts)
-        # spaces cover the rest of a longer line
-        print(f"\r{line:<79}" if self.live else line, end=end, flush=True)
+def follow(trainer: Trainer, show: Show) -> Generator[StepRecord]:
+    """The records of ``trainer.steps()``; ``show`` is called `PER_EPOCH` times an epoch."""
+    shown = 0
+    with closing(trainer.steps()) as steps:
+        for record in steps:
+            over = record.phase == "epoch"
+            part = 0 if over else int(PER_EPOCH * record.metrics["of_epoch"])
+            if over or shown < part < PER_EPOCH:
+                show(trainer)
+            shown = part
+            yield record
 
-    def close(self) -> None:
-        """A run that continues counts its time anew."""
-        self.before = None
+
+class TrainingBar(Bar):
+    """Epoch, loss, batches a second and time left of a run."""
+
+    def __init__(self, trainer: Trainer, shown: bool | None = None) -> None:
+        super().__init__(shown, unit="batch", initial=trainer.step, desc=state_of(trainer))
+
+    def show(self, trainer: Trainer) -> None:
+        """Move to where ``trainer`` is."""
+        if trainer.progress:
+            self.total = round(trainer.step / trainer.progress)
+        self.set_description(state_of(trainer), refresh=False)
+        self.update(trainer.step - self.n)

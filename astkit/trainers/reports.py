@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from astkit.progress import in_notebook
 from astkit.trainers.history import History, Observer, StepRecord
 from astkit.trainers.metrics_file import MetricsFile
-from astkit.trainers.progress import in_notebook
 
 NOTEBOOK_SECONDS = 0.5  # between reports to a live picture
 

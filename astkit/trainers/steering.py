@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from astkit import distributed
 from astkit.gating.policy import Policy, overrides
+from astkit.progress import warn
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Steering:
                 self.policy.steer(event.name, event.value)
                 made.append(event)
             except (TypeError, ValueError) as error:
-                warnings.warn(f"the setting was not changed: {error}", stacklevel=2)
+                warn(f"the setting was not changed: {error}")
         self.events += made
         return made
 
@@ -89,7 +89,7 @@ class Steering:
     def end(self, step: int) -> None:
         """Warn for events of ``replay`` that a run of ``step`` batches did not reach."""
         if left := [event for event in self.replay if event.step >= step]:
-            warnings.warn(f"the run ended before {left[0]} of replay", stacklevel=2)
+            warn(f"the run ended before {left[0]} of replay")
 
     def state_dict(self) -> dict[str, Any]:
         """The applied changes, and those that wait for the next batch."""

@@ -37,6 +37,7 @@ from astkit.trainers.first_batch import check_batch, check_rows_known, initialis
 from astkit.trainers.history import History, Observer, StepRecord
 from astkit.trainers.limits import TIME_BUDGET, TimeIsUp, interrupt_held, time_is_up
 from astkit.trainers.optimisation import Optimisation
+from astkit.trainers.progress import TrainingBar, follow
 from astkit.trainers.reports import Reports
 from astkit.trainers.run_state import RunState
 from astkit.trainers.saves import Saves
@@ -181,16 +182,21 @@ class Trainer(RunState):
 
     # --- the loop ---
 
-    def run(self) -> History:
+    def run(self, progress: bool | None = None) -> History:
         """Train until the budget is spent; returns the history.
 
-        An interrupt (Ctrl-C) takes effect after the current batch, when the state is saved if there
-        are checkpoints. Raises `TimeIsUp` if the time budget of the process ends first.
+        ``progress``: whether to show a bar; ``None``: in terminals and notebooks. An interrupt
+        (Ctrl-C) takes effect after the current batch, when the state is saved if there are
+        checkpoints. Raises `TimeIsUp` if the time budget of the process ends first.
         """
-        with interrupt_held() as interrupted, closing(self.steps()) as steps:
+        check_types(progress=(progress, bool | None))
+        bar = TrainingBar(self, progress)
+        with interrupt_held() as interrupted, bar, closing(follow(self, bar.show)) as steps:
             for _ in steps:
                 if interrupted():
                     break
+            else:
+                bar.finish(len(self.history.epochs), "epoch")
         if interrupted():
             raise KeyboardInterrupt
         return self.history

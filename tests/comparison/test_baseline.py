@@ -72,7 +72,7 @@ def test_without_a_rate_one_is_chosen_for_all_methods(tmp_path: Path) -> None:
 def test_rates_are_tried_beyond_the_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     factors: list[float] = []
 
-    def tried(task: Any, method: Any, budget: Budget, seed: int, factor: float) -> Trial:
+    def tried(task: Any, method: Any, budget: Budget, seed: int, factor: float, show: Any) -> Trial:
         factors.append(factor)
         return Trial(min(0.9, factor / 300))
 
@@ -88,7 +88,7 @@ def test_a_method_that_follows_other_validation_data_has_a_rate_of_its_own(
     """Dense training on another law is best where it hardly learns."""
     rates: dict[str, float] = {}
 
-    def tried(task: Any, method: Any, budget: Budget, seed: int, factor: float) -> Trial:
+    def tried(task: Any, method: Any, budget: Budget, seed: int, factor: float, show: Any) -> Trial:
         assert isinstance(method.new_policy(seed), Aim | None)
         return Trial(factor if method.policy is None else abs(factor - 1), None, "loss", False)
 

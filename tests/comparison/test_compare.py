@@ -227,7 +227,7 @@ def test_a_baseline_that_was_not_checked_is_checked_when_it_is_asked_for(
     given: list[bool] = []
 
     def checked(*arguments: Any) -> Baseline:
-        given.append(arguments[-1])
+        given.append(arguments[-2])
         return Baseline(notes=["untuned"])
 
     monkeypatch.setattr(schedule, "check_baseline", checked)

@@ -1,8 +1,8 @@
-"""Progress: one line an epoch, few updates of it in place, and a time left that adds up."""
+"""A training run's bar: few updates an epoch, and what it says at each."""
 
 from __future__ import annotations
 
-import sys
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,110 +11,99 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from astkit.trainers import Budget, Progress, Trainer
-from astkit.trainers import progress as module
+from astkit.trainers import Budget, Trainer
+from astkit.trainers.progress import follow, state_of
 
 
 def rows(count: int) -> TensorDataset:
     return TensorDataset(torch.zeros(count, 3), torch.zeros(count, dtype=torch.long))
 
 
-def run(observer: Progress, batches: int, validation: Any = None, **budget: Any) -> Trainer:
-    """Train on batches of one row."""
-    options: dict[str, Any] = {"budget": Budget(**budget), "observers": [observer]}
-    trainer = Trainer(
-        nn.Linear(3, 2), rows(batches), validation, batch_size=1, device="cpu", **options
-    )
+def trainer_of(batches: int, data: Any = None, **options: Any) -> Trainer:
+    """A trainer on batches of one row."""
+    if data is None:
+        data, options = rows(batches), {**options, "batch_size": 1}
+    return Trainer(nn.Linear(3, 2), data, device="cpu", **options)
+
+
+@pytest.fixture
+def minutes(clock: SimpleNamespace) -> Any:
+    """An observer of a run in which each batch takes a minute."""
+
+    def watch(batch: Any, result: Any) -> None:
+        clock.now += 60
+
+    def nothing(*args: Any, **options: Any) -> None: ...
+
+    return SimpleNamespace(watch=watch, log=nothing, close=nothing)
+
+
+def bars_of(trainer: Trainer, terminal: Any) -> list[str]:
+    """What the bar of a run shows, without repeats."""
+    screen = terminal()
     trainer.run()
-    return trainer
+    shown = [each.strip() for each in screen.getvalue().split("\r")]
+    return list(dict.fromkeys(each for each in shown if each))
 
 
 @pytest.mark.parametrize("batches", [1, 3, 10, 64])
-def test_the_line_moves_at_most_ten_times_an_epoch(batches: int, capsys: Any) -> None:
-    trainer = run(Progress("dense", live=True), batches, validation=rows(5), epochs=3)
-    epochs = capsys.readouterr().out.split("\n")
-    assert epochs.pop() == ""
-    for number, (shown, record) in enumerate(zip(epochs, trainer.history.epochs, strict=True), 1):
-        *moved, last = shown.split("\r")[1:]
-        assert len(moved) <= 10
-        assert len(moved) + 1 >= min(batches, 10) / 2  # yet it does move
-        loss = trainer.history.steps[number * batches - 1]["loss"]
-        accuracy = f"validation accuracy {record['val_accuracy']:.2%}"
-        assert last.startswith(f"dense: epoch {number}, loss {loss:.4f}, {accuracy}, ")
+def test_it_moves_at_most_ten_times_an_epoch(batches: int) -> None:
+    places: list[tuple[int, float]] = []
+    trainer = trainer_of(batches, epochs=3)
+    for _ in follow(trainer, lambda run: places.append((run.epoch, run.progress))):
+        pass
+    assert len(places) == 3 * min(batches, 10)
+    assert [place for _, place in places] == sorted({place for _, place in places})
+    assert places[-1] == (3, 1.0)
 
 
-def test_the_line_follows_other_budgets_and_loaders_of_unknown_length(capsys: Any) -> None:
+def test_it_says_epoch_loss_rate_and_time_left(minutes: Any, terminal: Any) -> None:
+    shown = bars_of(trainer_of(20, epochs=2, observers=[minutes]), terminal)
+    assert re.match(r"epoch 1/2, loss \S+: +5%\|.*\| 2/40 \[02:00<38:00, ", shown[1])
+    assert shown[1].endswith(", 60.00s/batch]")
+    assert re.match(r"epoch 2/2, loss \S+: 100%\|.*\| 40/40 \[40:00<00:00, ", shown[-2])
+    assert shown[-1] == "2 epochs in 40:00"
+
+
+def test_other_budgets_and_loaders_of_unknown_length(minutes: Any, terminal: Any) -> None:
     class Unsized(IterableDataset):
         def __iter__(self) -> Any:
             return iter(rows(10))
 
-    flops = run(Progress(live=False), 20, epochs=1).ledger.flops.total
-    capsys.readouterr()
-    run(Progress(live=True), 20, flops=2.5 * flops)
-    shown = capsys.readouterr().out
-    assert shown.count("\r") <= 30
-    assert "100% of the budget" in shown.splitlines()[-1]
-    loader, observer = DataLoader(Unsized(), 1), Progress(live=True)
-    Trainer(nn.Linear(3, 2), loader, epochs=2, observers=[observer], device="cpu").run()
-    assert capsys.readouterr().out.count("\r") == 2
+    flops = trainer_of(20, epochs=1).run(progress=False).epochs[-1]["flops"]
+    run = trainer_of(20, budget=Budget(flops=2.5 * flops), observers=[minutes])
+    *_, last, _ = bars_of(run, terminal)
+    assert last.startswith("epoch 3, loss ")
+    assert "100%|" in last
+    assert "| 50/50 [50:00<00:00, " in last
+    run = trainer_of(20, DataLoader(Unsized(), 1), epochs=2, observers=[minutes])
+    shown = bars_of(run, terminal)
+    assert "| 10/20 [10:00<10:00, " in shown[-3]  # at the end of an epoch
+    assert shown[-1] == "2 epochs in 20:00"
 
 
-def clock(monkeypatch: pytest.MonkeyPatch, *seconds: float) -> None:
-    """Let the observer's clock show ``seconds``, one after the other."""
-    times = iter(seconds)
-    monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: next(times)))
+def test_a_resumed_run_counts_its_own_time(minutes: Any, terminal: Any, tmp_path: Any) -> None:
+    steps = trainer_of(20, epochs=2, checkpoints=tmp_path).steps()
+    for _ in range(21):  # 20 batches, and the end of the epoch
+        next(steps)
+    steps.close()
+    again = trainer_of(20, epochs=2, observers=[minutes], checkpoints=tmp_path, resume=True)
+    shown = bars_of(again, terminal)
+    assert "| 22/40 [02:00<18:00, 60.00s/batch]" in shown[1]
 
 
-def test_one_line_an_epoch_outside_of_notebooks(
-    monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
-    clock(monkeypatch, 0.0, 100.0, 130.0, 250.0, 310.0, 340.0)
-    run(Progress("a run", live=False), 3, validation=rows(5), epochs=4)
-    lines = capsys.readouterr().out.splitlines()
-    # from the first batch at 1 / 12 and 100 s on: elapsed * (1 - p) / (p - 1 / 12)
-    left = ["25% of the budget, 2:15 left", "50% of the budget, 3:00 left"]
-    left += ["75% of the budget, 1:19 left", "100% of the budget, 0:00 left"]
-    for number, (line, end) in enumerate(zip(lines, left, strict=True), start=1):
-        assert line.startswith(f"a run: epoch {number}, loss ")
-        assert line.endswith(end)
+def test_it_is_shown_where_it_is_asked_for(capsys: Any) -> None:
+    trainer_of(3, epochs=1).run()
+    assert capsys.readouterr() == ("", "")
+    trainer_of(3, epochs=1).run(progress=True)
+    assert "1 epoch in 0:00" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="progress is 'yes'"):
+        trainer_of(3, epochs=1).run(progress="yes")  # type: ignore[arg-type]
 
 
-def test_the_time_left_of_a_resumed_run_counts_its_own_progress(
-    monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
-    clock(monkeypatch, 0.0, 100.0, 160.0, 500.0, 530.0)
-    observer = Progress(live=False)
-    observer.log(81, phase="train", epoch=8, of_epoch=0.1, progress=0.8, loss=0.25)
-    # a batch without a loss keeps the last one
-    observer.log(82, phase="train", epoch=8, of_epoch=0.2, progress=0.82, loss=None)
-    observer.log(90, phase="epoch", epoch=9, progress=0.9)
-    observer.close()  # and used again later
-    observer.log(90, phase="epoch", epoch=9, progress=0.9)  # from which nothing follows
-    observer.log(95, phase="epoch", epoch=10, progress=0.95)
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.partition("budget")[2] for line in lines] == [", 1:00 left", "", ", 0:30 left"]
-    assert "loss 0.2500" in lines[0]
-    assert "validation" not in lines[0]
-
-
-def test_a_loss_that_nobody_measured_is_not_shown(capsys: Any) -> None:
-    Progress(live=False).log(90, phase="epoch", epoch=9, progress=0.9)
-    assert capsys.readouterr().out.strip() == "epoch 9, 90% of the budget"
-
-
-@pytest.mark.parametrize(
-    ("shell", "terminal", "live"),
-    [
-        (SimpleNamespace(kernel=object()), False, True),
-        (SimpleNamespace(), False, False),  # IPython in a pipe
-        (None, False, False),
-        (None, True, True),
-    ],
-)
-def test_the_line_moves_in_notebooks_and_terminals(
-    shell: Any, terminal: bool, live: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal, raising=False)
-    assert Progress().live is live
-    assert Progress(live=not live).live is not live
+def test_a_loss_that_is_not_known_is_not_shown() -> None:
+    history = SimpleNamespace(steps=[{"loss": 0.25}])
+    run: Any = SimpleNamespace(epoch=2, budget=Budget(steps=5), history=history)
+    assert state_of(run) == "epoch 3, loss 0.25"
+    history.steps = [{"loss": None}]  # a batch may have trained on no row
+    assert state_of(run) == "epoch 3"

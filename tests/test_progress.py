@@ -1,0 +1,134 @@
+"""Bars: what is shown where, and sentences beside them."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import warnings
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from astkit import progress
+from astkit.progress import Bar, announce, duration, warn
+
+
+class Notebook:
+    """A notebook's outputs: the lines that were shown in each."""
+
+    def __init__(self) -> None:
+        self.outputs: list[list[str]] = []
+
+    def display(self, data: dict[str, str], raw: bool, display_id: bool) -> Any:
+        assert raw
+        assert display_id
+        shown = [data["text/plain"]]
+        self.outputs.append(shown)
+        return SimpleNamespace(update=lambda data, raw: shown.append(data["text/plain"]))
+
+
+@pytest.fixture
+def notebook(monkeypatch: pytest.MonkeyPatch) -> Notebook:
+    """As in a notebook's kernel."""
+    found, shell = Notebook(), SimpleNamespace(kernel=object())
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(display=found.display))
+    return found
+
+
+def test_a_notebook_shows_one_line_which_ends_as_a_sentence(
+    notebook: Notebook, clock: SimpleNamespace
+) -> None:
+    with Bar(total=20, desc="run") as bar:
+        clock.now += 54.5
+        bar.update(10)
+        announce("a sentence")
+        clock.now += 54.5
+        bar.finish(20, "run")
+    (shown,) = notebook.outputs
+    assert shown[0].startswith("run:   0%|")
+    assert "50%" in shown[1]
+    assert "10/20 [00:54<00:54, " in shown[1]
+    assert shown[-1] == "20 runs in 1:49"
+
+
+def test_a_terminal_shows_the_bar_and_then_the_sentence(
+    terminal: Any, clock: SimpleNamespace
+) -> None:
+    shown = terminal()
+    with Bar(total=2) as bar:
+        clock.now += 61
+        bar.update()
+        bar.finish(1, "epoch")
+    *bars, last = shown.getvalue().split("\r")
+    assert "50%|" in bars[-2]
+    assert last.rstrip(" ") == "1 epoch in 1:01\n"
+
+
+def test_what_is_said_stands_on_a_line_of_its_own(
+    terminal: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = terminal()
+    monkeypatch.setattr(sys, "stdout", shown)
+    with Bar(total=2, desc="bar"):
+        announce("a sentence")
+        with pytest.warns(UserWarning, match="another"):
+            warn("another")
+    lines = [line.split("\r")[-1] for line in shown.getvalue().split("\n")]
+    assert lines[0] == "a sentence"
+    assert shown.getvalue().count("\rbar:   0%|") == 4  # at first, after each, and at the end
+
+
+@pytest.mark.parametrize("shown", [None, False, True])
+def test_nothing_is_shown_in_a_pipe_unless_it_is_asked_for(shown: bool | None, capsys: Any) -> None:
+    threads = threading.active_count()
+    with Bar(shown, total=2) as bar:
+        bar.update()
+        assert threading.active_count() == threads
+        bar.finish(2, "run")
+    assert ("2 runs in 0:00" in capsys.readouterr().err) is bool(shown)
+
+
+def test_a_bar_that_is_interrupted_stays_as_it_was(notebook: Notebook) -> None:
+    with contextlib.suppress(KeyboardInterrupt), Bar(total=2, mininterval=0) as bar:
+        bar.update()
+        raise KeyboardInterrupt
+    assert "| 1/2 [" in notebook.outputs[0][-1]
+
+
+def test_only_one_of_several_processes_shows_a_bar(
+    notebook: Notebook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress.distributed, "rank", lambda: 1)
+    Bar(total=2).finish(2, "run")
+    assert notebook.outputs == []
+
+
+@pytest.mark.parametrize(
+    ("shell", "expected"),
+    [(SimpleNamespace(kernel=object()), True), (SimpleNamespace(), False), (None, False)],
+)
+def test_a_notebook_is_known_by_its_kernel(
+    shell: Any, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    assert progress.in_notebook() is expected
+
+
+def test_a_warning_is_its_sentence_and_is_said_once(capsys: Any) -> None:
+    for _ in range(2):
+        with warnings.catch_warnings(record=True) as seen:
+            for _ in range(3):
+                warn("rows are missing")
+        (one,) = seen
+        line = warnings.formatwarning(one.message, one.category, one.filename, one.lineno)
+        assert line == "astkit:0: UserWarning: rows are missing\n"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(0.4, "0:00"), (90, "1:30"), (754, "12:34"), (3700, "1:01:40")]
+)
+def test_durations(seconds: float, words: str) -> None:
+    assert duration(seconds) == words
