@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")  # nothing is trained here
 
+import reference_pages  # noqa: E402
 import site_pages  # noqa: E402
 
 import astkit  # noqa: E402
@@ -54,12 +55,13 @@ default_role = "py:obj"
 autodoc_default_options = {
     "members": True,
     "member-order": "bysource",
-    "show-inheritance": True,
+    "exclude-members": "set",  # of matplotlib figures, in a markup of its own
 }
-autodoc_mock_imports = ["transformers"]  # not needed to build the site
+autodoc_mock_imports = list(reference_pages.OPTIONAL)
 autodoc_preserve_defaults = True
 autodoc_typehints = "signature"
 python_use_unqualified_type_names = True
+toc_object_entries_show_parents = "hide"
 python_maximum_signature_line_length = 88
 nitpicky = True
 # annotations may name internal types, and other projects have no inventories offline
@@ -69,6 +71,9 @@ nitpick_ignore_regex = [("py:class", r".*"), ("py:.*", r"(?!astkit).*")]
 ON_SITE = re.compile(
     r"(?s)(?:<!-- on GitHub -->(?:(?!<!--).)*)?<!-- on the site\n(.*?)\n-->"
 )
+
+# on GitHub a policy's name leads to its file, on the site to its page
+POLICY = re.compile(r"\[(`?\w+`?)\]\(\.\./astkit/(?:aim|gating)/\S+\.py\)")
 
 html_theme = "sphinx_book_theme"
 html_title = f"astkit {version}"
@@ -93,7 +98,15 @@ def setup(app: Any) -> None:
 
 def _uncommented(app: Any, name: str, source: list[str]) -> None:
     """Take the directives of a page out of its comments."""
-    source[0] = ON_SITE.sub(r"\1", source[0])
+    source[0] = POLICY.sub(_policy, ON_SITE.sub(r"\1", source[0]))
+
+
+def _policy(link: re.Match[str]) -> str:
+    """A link to the file of a policy, as one to its page."""
+    name = link[1].strip("`")
+    known = name in site_pages.REGISTRIES["policy"]
+    page = f"[{link[1]}](/docs/generated/policies/{name}.md)"
+    return page if known else link[0]
 
 
 def _first_page(app: Any, error: Exception | None) -> None:

@@ -27,8 +27,8 @@ from PIL import Image
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+import astkit
 from astkit import Budget, Gate, Trainer
-from astkit.files import read_json
 from astkit.names import PUBLIC, REGISTRIES
 from astkit.profiling import EnergyMeter
 from astkit.systems.lattice.model import LatticeConfig
@@ -39,7 +39,7 @@ ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 NOTEBOOKS = [*ROOT.glob("notebooks/*.ipynb")]
 DIRECTIVE = re.compile(r"\.\. auto(?:class|function|data):: (\S+)")
-LONG = ("await ", "AutomatonTrainer(", "compare(")
+LONG = ("await ", "AutomatonTrainer(", "compare(", 'load("bikes")')
 """Examples that only a front end can run, that train for minutes, or that README has: compiled."""
 
 
@@ -55,6 +55,12 @@ def site() -> ModuleType:
     finally:
         sys.path[:] = before
     return conf.site_pages
+
+
+@pytest.fixture(scope="module")
+def reference(site: ModuleType) -> ModuleType:
+    """The module that writes the reference."""
+    return site.reference_pages
 
 
 @pytest.fixture(scope="module")
@@ -80,47 +86,63 @@ def test_every_page_is_in_a_table_of_contents_and_every_entry_exists(
             for line in filter(None, block.splitlines()):
                 name = line if line.startswith("/") else f"{Path(page).parent}/{line}"
                 entries |= {name.removeprefix("./")} if line[0] not in ":S" else set()
-    pages = {path.stem for path in [*DOCS.glob("*.md"), *DOCS.glob("*.rst")]}
-    pages |= {f"generated/{name[:-3]}" for name in generated if name.endswith(".md")}
+    pages = {path.stem for path in DOCS.glob("*.md")}
+    alone = {name for name, text in generated.items() if text.startswith("---\norphan")}
+    assert all(name.startswith("reference/astkit.") for name in alone)  # tables link these
+    pages |= {f"generated/{name[:-3]}" for name in generated.keys() - alone if name[-3:] == ".md"}
     assert pages - entries == {"index"}
     files = {name for name in entries - pages if not name.endswith("*")}
     assert [name for name in files if not (ROOT / f"{name[1:]}.md").is_file()] == []
 
 
-def test_every_public_name_is_documented_once(site: ModuleType, generated: dict[str, str]) -> None:
-    texts = [*generated.values(), (DOCS / "types.rst").read_text("utf-8")]
-    described = Counter(DIRECTIVE.findall("\n".join(texts)))
+def test_every_public_name_is_documented_once_and_linked(
+    reference: ModuleType, generated: dict[str, str]
+) -> None:
+    texts = "\n".join(generated.values())
+    described = Counter(DIRECTIVE.findall(texts))
     assert [path for path, count in described.items() if count > 1] == []
-    for path in described:
-        if "integrations" not in path:
-            pkgutil.resolve_name(path)
-    paths = DIRECTIVE.findall("\n".join(generated.values()))
-    objects = {id(pkgutil.resolve_name(path)) for path in paths}
-    linked = dict(re.findall(r"\{py:obj\}`(\S+) <(\S+)>`", "\n".join(texts)))
-    public = {f"astkit.{name}": name for name in PUBLIC}
-    for package in site.PACKAGES:
-        public |= {f"astkit.{package}.{name}": name for name in site.exported(package)}
+    linked = set(re.findall(r"\{py:obj\}`\S+ <(\S+)>`", texts))
+    assert linked == described.keys()
+    public = {f"astkit.{name}" for name in PUBLIC}
+    for package in reference.PACKAGES:
+        public |= {f"astkit.{package}.{name}" for name in reference.exported(package)}
     for table in REGISTRIES.values():
-        public |= {path: name for name, path in table.items()}
-    missing = [
-        path
-        for path, name in public.items()
-        if name not in linked or id(pkgutil.resolve_name(path)) not in objects
+        public |= {path.replace(":", ".") for path in table.values()}
+    objects = {id(pkgutil.resolve_name(path)) for path in described if "huggingface" not in path}
+    assert [path for path in public if id(pkgutil.resolve_name(path)) not in objects] == []
+
+
+def test_the_reference_is_ordered_by_use(generated: dict[str, str]) -> None:
+    index = generated["reference/index.md"]
+    assert re.findall(r"^## \[(.*?)\]", index, re.MULTILINE)[:3] == [
+        "Compare",
+        "Train for a target",
+        "Train",
     ]
-    assert missing == []
-    assert set(linked.values()) <= described.keys()
+    rows = re.findall(r"^\| \{py:obj\}`(\w+) <astkit\.\w+>`", index, re.MULTILINE)
+    assert sorted(rows) == sorted(PUBLIC)
+    assert rows.index("compare") == 0
+    assert rows.index("Trainer") < rows.index("Metric")  # the guides use it more
 
 
-def test_a_policy_page_has_its_card_and_its_rows_of_the_table(generated: dict[str, str]) -> None:
-    results = read_json(policies.ENTRIES)
-    tables = policies.page(results).partition("## Accuracy at equal cost")[2]
+def test_every_public_class_has_an_example() -> None:
+    without = [
+        name for name in PUBLIC if "::\n\n    " not in (inspect.getdoc(getattr(astkit, name)) or "")
+    ]
+    assert without == []
+
+
+def test_a_policy_page_has_its_card_and_its_results(generated: dict[str, str]) -> None:
+    gains = pd.read_csv(DOCS / "static" / "gains.csv")
+    accuracy = pd.read_csv(DOCS / "static" / "accuracy.csv")
+    methods = {re.split("[:,]", name)[0] for name in accuracy["policy"]}
     for name, card in policies.cards().T.to_dict().items():
         page = generated[f"policies/{name}.md"].replace("\\|", "|")
         assert [text for text in card.values() if text.replace("\\|", "|") not in page] == []
-        rows = re.findall(r"^\| .* points .*\|$", page, re.MULTILINE)
-        assert [row for row in rows if row not in tables] == []
-        own = re.search(rf"^\| {name}(:.*)? \| ", tables.split("## Published")[0], re.MULTILINE)
-        assert ("Not measured yet" in page) == (own is None)
+        own = gains[gains["policy"] == name]
+        assert all(f"| {row.condition} | {row.gain:+z.1f} " in page for row in own.itertuples())
+        measured = name in methods or len(own) > 0
+        assert ("Not measured yet" in page) == (not measured)
 
 
 def test_examples_in_docstrings_run(
@@ -147,7 +169,7 @@ def example_names(path: str) -> dict[str, Any]:
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
     return {
         **dict.fromkeys(("validation", "loader", "train_loader", "val_loader"), loader),
-        "train": (lambda: None) if name == "peak_memory" else loader,
+        "train": (lambda: None) if name == "peak_memory" else data,
         "data": DataLoader(data, batch_size=16),
         "x": torch.randn(2, 768) if name == "EnergyFlowLattice" else x,
         "y": y,
@@ -155,6 +177,8 @@ def example_names(path: str) -> dict[str, Any]:
         "make_model": lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 10)),
         "trainer": Trainer(model, loader, policy=Gate(0.5), epochs=1),
         "budget": Budget(epochs=1),
+        "torch": torch,
+        "DataLoader": DataLoader,
         "criterion": nn.CrossEntropyLoss(reduction="none"),
         "optimizer": torch.optim.SGD(model.parameters(), 0.1),
         "device": "cpu",
@@ -205,12 +229,12 @@ def test_every_figure_has_a_thumbnail(generated: dict[str, str]) -> None:
             for path in NOTEBOOKS
         }
     )
-    figures += Counter({"energy": 1, "policies": 1, "steering": 1, "tasks": 1})
+    figures += Counter({"energy": 1, "policies": 2, "steering": 1, "tasks": 1})
     assert shown == +figures
 
 
 def test_a_film_shows_a_run_from_its_beginning_to_its_end(site: ModuleType) -> None:
-    board = LiveBoard()
+    board = LiveBoard(live=False)
     for step in range(100):
         board.log(step, phase="train", loss=1 / (step + 1))
     board.log(50, phase="event", name="rate", value=0.3)

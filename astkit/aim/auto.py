@@ -31,6 +31,10 @@ LOOKED_AT = 16
 class Auto(Aim):
     """Draws rows by the target or by trust in their labels, where a test finds a reason.
 
+    Example::
+
+        trainer = Trainer(model, train, validation, policy=Auto(), epochs=5)
+
     Two questions in this order; no settings.
 
     1. *Are the class shares of the target others? Is the input another, given the class?* Then

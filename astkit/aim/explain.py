@@ -83,6 +83,11 @@ class Explanation:
 def explain(train: Any, target: Any, label: str | None = None, *, seed: int = 0) -> Explanation:
     """Say what differs between training rows and those that count.
 
+    Example::
+
+        train, recent, _ = load("bikes")
+        print(explain(train, recent, label="bikers"))
+
     Args:
         train, target: tables, see `Table`: files, DataFrames or `Table` objects. The target may
             have no labels, as a competition's test data.

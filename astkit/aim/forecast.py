@@ -117,6 +117,11 @@ def forecast(
 ) -> Forecast:
     """Foretell what training on old rows, target rows, or both in which share would gain.
 
+    Example::
+
+        train, recent, _ = load("bikes")
+        print(forecast(train, recent, label="bikers").sentence)
+
     Models are fitted to old rows and a part of the target's, and judged on the rest of these. Where
     rows have an order, they are judged on later rows than they were fitted to.
 

@@ -8,20 +8,35 @@ the first factor, from rows of the target. A test comes before either.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from astkit import rng
-from astkit.aim.estimators import Classifier
-from astkit.aim.features import CHUNK
-from astkit.aim.pair import Array, Pair, distinct, folds, units, without_copies
+from astkit.aim.blocks import OUTPUTS, worth
+from astkit.aim.features import CHUNK, IMAGES, TABLE, TEXTS, TOKENS, Matrix, Rows, stacked
+from astkit.datasets.dependence import block_numbers
 
+Array = np.ndarray[Any, Any]
+
+FITTED = 12_000  # training rows to which an estimator is fitted, at most
 TESTED = 4000  # rows of a test, at most; half of them of the target, where it has as many
 FOLDS = 3
 DRAWS = 2000  # permutations of a test
+SHRINK = 0.06  # ridge penalty for each unit of weight, times features / rows of the target
+TREES: dict[str, Any] = {
+    "max_iter": 40,
+    "learning_rate": 0.2,
+    "max_leaf_nodes": 15,
+    "max_bins": 64,
+    "early_stopping": False,
+    "random_state": 0,
+}
+COPIES = 0.01  # share of the rows that have copies, from which on these count
 FLOOR = 0.01  # smallest ratio, as a share of the largest
 LOWEST = 0.01  # smallest share of target-like rows that is believed
 
@@ -31,6 +46,173 @@ class Difference(NamedTuple):
 
     auc: float
     p: float
+
+
+@dataclass
+class Pair:
+    """Training rows and target; ``flops`` counts the estimators fitted to them."""
+
+    train: Rows
+    target: Rows
+    seed: int = 0
+    flops: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.train.kind != self.target.kind:
+            raise ValueError(
+                f"the training data hold {self.train.kind} and the target {self.target.kind}: pass"
+                " a target of the kind of the training data"
+            )
+        kind, same = self.train.kind, True
+        (x, y), (z, w) = (part.read(torch.zeros(1).long()) for part in (self.train, self.target))
+        if kind == IMAGES:
+            same = x.shape[1] == z.shape[1]
+        elif kind == TABLE:
+            both = isinstance(y, Tensor) and isinstance(w, Tensor)
+            same = x.shape[1:] == z.shape[1:] and (not both or y.numel() == w.numel())
+        if not same:
+            raise ValueError(
+                f"a row of the training data has the shape {list(x.shape[1:])} and one of the"
+                f" target {list(z.shape[1:])}, or other targets: pass a target with the columns or"
+                " channels of the training data"
+            )
+
+    @cached_property
+    def labels(self) -> tuple[Tensor, Tensor] | None:
+        """Labels of the training rows and of the target, where the targets of both are classes.
+
+        They are numbered anew from 0, without classes that neither has.
+        A target of few rows may not show that its integers are classes; those of the training rows
+        are then looked for. ``None`` where labels are negative, as of rows that do not count.
+        """
+        train, target = self.train.labels, self.target.labels
+        if train is not None and target is None:
+            target = self.target.targets(torch.arange(len(self.target)))
+            if target is None or target.numel() > len(target) or target.is_floating_point():
+                return None
+            target = target.flatten().long()
+            if int(target.max()) > int(train.max()):
+                return None
+        if train is None or target is None or min(int(train.min()), int(target.min())) < 0:
+            return None
+        place = torch.cat([train, target]).unique(return_inverse=True)[1]
+        return place[: len(train)], place[len(train) :]
+
+    @cached_property
+    def worth(self) -> float:
+        """Independent rows that the target is worth, see `worth`; both parts have blocks then."""
+        return worth(self.train, self.target, self.labels)
+
+    @cached_property
+    def sample(self) -> Tensor:
+        """At most `FITTED` training rows, unit by unit in random order.
+
+        Of a table, columns that do not `overlap` are left out from here on.
+        """
+        assert self.worth  # blocks are known from here on
+        rows = self.by_unit(torch.arange(len(self.train)))[:FITTED]
+        everything = torch.arange(len(self.target))
+        if self.train.kind == TABLE:
+            shared = overlap(self.train.features(rows), self.target.features(everything))
+            self.train.columns = self.target.columns = shared if shared.any() else None
+        self.train.keep(rows)
+        self.target.keep(everything)
+        self.find_copies()
+        return rows
+
+    def find_copies(self) -> None:
+        """Let rows of equal inputs be one unit, unless the other part has such rows as well.
+
+        Where both have them, they are values that come often, as in a table of few columns.
+        """
+        of_train, of_target = self.train.hashes(), self.target.hashes()
+        both = ((self.train, of_train, of_target), (self.target, of_target, of_train))
+        for part, hashes, others in both:
+            first, place, counts = distinct(hashes)
+            copied = (counts[place] > 1) & (hashes != 0) & ~torch.isin(hashes, others)
+            rows = torch.arange(len(hashes))
+            _, unit, _ = distinct(torch.where(copied, first[place], rows))
+            part.copies = unit if copied.double().mean() > COPIES else None
+
+    def by_unit(self, rows: Tensor) -> Tensor:
+        """The training ``rows``, int64 ``[n]``, unit by unit in random order."""
+        own = units(self.train)
+        place = rng.permutation(1 + int(own.max()), self.seed, "aim", "sample").argsort()
+        return rows[place[own[rows]].argsort(stable=True)]
+
+    def halves(self) -> tuple[Tensor, Tensor]:
+        """Two random halves of the units of the target: their rows, each sorted."""
+        fold = folds(self.target, 2, self.seed, "halves")
+        return (fold == 0).nonzero().squeeze(1), (fold == 1).nonzero().squeeze(1)
+
+    def least_fit(self) -> float:
+        """FLOPs that fitting an estimator to the sample takes at least, before it is fitted.
+
+        0 for texts and for the features of a model, of which it is not known.
+        """
+        if self.train.of_model or self.train.kind in (TEXTS, TOKENS):
+            return 0.0
+        columns = self.train.features(torch.zeros(1).long()).shape[1]
+        trees = TREES["max_iter"] * math.log2(TREES["max_leaf_nodes"])
+        per_column = trees if self.train.kind == TABLE else 2 * columns
+        return min(FITTED, len(self.train)) * columns * per_column
+
+    def booked(self) -> float:
+        """FLOPs of everything so far."""
+        return self.flops + self.train.flops + self.target.flops
+
+
+def overlap(x: Array, of_target: Array) -> Array:
+    """Which columns of ``x [n, d]`` and ``of_target [m, d]`` have a range in common, bool ``[d]``.
+
+    Others, such as dates after all those of the training data, tell every row of one kind from
+    every row of the other, so that no training row would be like the target. A column without
+    values in either has none in common.
+    """
+    ranges = [(np.fmin.reduce(part), np.fmax.reduce(part)) for part in (x, of_target)]
+    (low, high), (least, most) = ranges
+    return (least <= high) & (low <= most)
+
+
+def units(rows: Rows) -> Tensor:
+    """The unit of each row, int64 ``[N]`` from 0; rows of one may depend on each other.
+
+    The groups of the data; blocks of consecutive rows where `Pair.worth` found that these depend on
+    each other; else single rows. Copies belong to the block of the first of them.
+    """
+    if rows.groups is not None:
+        return rows.groups
+    numbers = torch.from_numpy(block_numbers(len(rows), rows.block))
+    if rows.copies is None:
+        return numbers
+    first, place, _ = distinct(rows.copies)
+    return distinct(numbers[first[place]])[1]
+
+
+def without_copies(rows: Rows, which: Tensor) -> tuple[Tensor, Tensor]:
+    """The first of the copies among the rows ``which``, int64, and how many of each there are."""
+    if rows.copies is None or rows.groups is not None:
+        return which, torch.ones(len(which))
+    first, _, counts = distinct(rows.copies[which])
+    return which[first], counts
+
+
+def distinct(values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """First row of each of ``values [n]``, in order, place of each row among these, and counts."""
+    _, place, counts = values.unique(return_inverse=True, return_counts=True)
+    rows = torch.arange(len(values))
+    first = torch.full_like(counts, len(values)).scatter_reduce(0, place, rows, "amin")
+    first, order = first.sort()
+    return first, order.argsort()[place], counts[order]
+
+
+def folds(rows: Rows, count: int, *key: int | str) -> Tensor:
+    """A random number below ``count`` for each row, int64 ``[N]``, the same within a unit.
+
+    Each number has the same share of the units, to the nearest one.
+    """
+    own = units(rows)
+    return (rng.permutation(1 + int(own.max()), *key) % count)[own]
 
 
 # --- classes -----------------------------------------------------------------------------------
@@ -264,3 +446,170 @@ def target_share(scores: Array, of_target: Array, weights: Array) -> float:
     error = sum(np.sqrt(np.log(4 / 0.1) / (2 * n)) for n in (rows, len(cuts)))
     best = np.argmin((share + 1.01 * error) / wanted)
     return float(np.clip(share[best] / wanted[best], LOWEST, 1.0))
+
+
+# --- estimators ----------------------------------------------------------------------------------
+
+
+class Classifier:
+    """Tells training rows from rows of the target; each kind has half of the weight.
+
+    Linear models of features; of those of a model with the class label, since a loss that is usual
+    for one class is not for another. For tables boosted trees on columns and targets and, in a
+    regression, on how far each target is from what models of either kind expect, so that another
+    law is seen: `Experts` of one half of the rows judge the other half.
+
+    Args:
+        train, target: int64, the rows to fit.
+        factor: float64 ``[N]``, weights of all training rows.
+    """
+
+    def __init__(self, pair: Pair, train: Tensor, target: Tensor, factor: Tensor) -> None:
+        self.pair = pair
+        self.experts: list[Experts | None] = [None]
+        known = (pair.train.targets(train[:1]), pair.target.targets(target[:1]))
+        self.targets = pair.train.kind == TABLE and all(each is not None for each in known)
+        if self.targets and pair.labels is None:
+            halves = (slice(1, None, 2), slice(0, None, 2))
+            self.experts = [Experts(pair, train[half], target[half]) for half in halves]
+        self.classes = 0
+        if pair.train.of_model and pair.labels is not None:
+            self.classes = 1 + int(torch.cat(pair.labels).max())
+        count = len(self.experts)
+        parts = [(pair.train, train[n::count], self.experts[n]) for n in range(count)]
+        parts += [(pair.target, target[n::count], self.experts[n]) for n in range(count)]
+        x = stacked([self._view(*part) for part in parts])
+        kinds = np.repeat([0, 1], [len(train), len(target)])
+        of_train = np.concatenate([factor[part].numpy() for _, part, _ in parts[:count]])
+        weight = np.concatenate([of_train, np.full(len(target), of_train.sum() / len(target))])
+        penalty = SHRINK * weight.sum() * x.shape[1] / len(target)
+        x = for_trees(x) if pair.train.kind == TABLE else x
+        self.model = classifier_for(pair.train.kind, penalty)
+        last = self.model.steps[-1][0]
+        self.model.fit(x, kinds, **{f"{last}__sample_weight": weight})
+        pair.flops += fit_flops(self.model.steps[-1][1], x)
+
+    def scores(self, rows: Rows, which: Tensor) -> Array:
+        """A number for each of the rows ``which``, int64 ``[n]``: higher, more like the target."""
+        if not len(which):
+            return np.empty(0)
+        views = [self._view(rows, which, each) for each in self.experts]
+        predictions = [
+            self.model.predict_proba(view)[:, 1]
+            if hasattr(self.model, "predict_proba")
+            else self.model.predict(view)
+            for view in views
+        ]
+        return np.mean(np.asarray(predictions, np.float64), 0)
+
+    def _view(self, rows: Rows, which: Tensor, experts: Experts | None) -> Matrix:
+        """Columns that the classifier sees of the rows ``which``.
+
+        Features, one for each class that the label may be, targets, and errors of ``experts``.
+        """
+        x = rows.features(which)
+        if self.classes:
+            assert self.pair.labels is not None
+            labels = self.pair.labels[0 if rows is self.pair.train else 1]
+            return np.hstack([x, np.eye(self.classes, dtype=np.float32)[labels[which].numpy()]])
+        if not self.targets:
+            return x
+        y = _columns(rows, which)
+        more = [] if experts is None else [experts.surprise(x, y)]
+        return np.hstack([x, y, *more]).astype(np.float32)
+
+
+class Experts:
+    """Regressions of the targets of some rows of the training data and of the target, int64 each.
+
+    `LinearThenTrees`, for each of at most `OUTPUTS` outputs.
+    """
+
+    def __init__(self, pair: Pair, train: Tensor, target: Tensor) -> None:
+        self.models = []
+        for rows, which in ((pair.train, train), (pair.target, target)):
+            x, y = rows.features(which), _columns(rows, which)
+            self.models += [LinearThenTrees().fit(x, each) for each in y.T[:OUTPUTS]]
+        pair.flops += sum(fit_flops(model, x) for model in self.models)
+
+    def surprise(self, x: Array, y: Array) -> Array:
+        """Errors of each regression: float64 ``[n, models]``."""
+        said = np.stack([model.predict(x) for model in self.models], 1)
+        own = np.tile(y[:, :OUTPUTS], 2)  # models of the training data, then of the target
+        return np.abs(own - said)
+
+
+def _columns(rows: Rows, which: Tensor) -> Array:
+    """Targets as numbers, ``[n, outputs]``."""
+    targets = rows.targets(which)
+    assert targets is not None
+    return targets.reshape(len(which), -1).double().numpy()
+
+
+def classifier_for(kind: str, penalty: float) -> Any:
+    """A scikit-learn pipeline: boosted trees for tables, logistic regression for texts.
+
+    For dense features, of which there are many, ridge regression of the kind, which has a closed
+    form, with a ``penalty`` on standardised features.
+    """
+    from sklearn.linear_model import LogisticRegression, Ridge
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    if kind == TABLE:
+        return make_pipeline(table_classifier())
+    if kind in (TEXTS, TOKENS):
+        return make_pipeline(LogisticRegression(C=10.0, max_iter=200))
+    return make_pipeline(StandardScaler(), Ridge(penalty))
+
+
+def table_classifier() -> Any:
+    """Boosted trees."""
+    from sklearn.ensemble import HistGradientBoostingClassifier
+
+    return HistGradientBoostingClassifier(**TREES)
+
+
+class LinearThenTrees:
+    """A regression: ridge regression, and boosted trees on what it leaves."""
+
+    def fit(self, x: Array, y: Array, sample_weight: Array | None = None) -> LinearThenTrees:
+        """Fit to ``x [n, d]`` and ``y [n]``."""
+        from sklearn.ensemble import HistGradientBoostingRegressor
+        from sklearn.linear_model import Ridge
+
+        filled = finite(x)
+        self.linear = Ridge(1e-3 * len(x)).fit(filled, y, sample_weight)
+        self.trees = HistGradientBoostingRegressor(**TREES)
+        self.trees.fit(for_trees(x), y - self.linear.predict(filled), sample_weight)
+        self.n_iter_, self.max_leaf_nodes = self.trees.n_iter_, self.trees.max_leaf_nodes
+        return self
+
+    def predict(self, x: Array) -> Array:
+        """Values ``[n]``."""
+        predicted: Array = self.linear.predict(finite(x)) + self.trees.predict(x)
+        return predicted
+
+
+def for_trees(x: Array) -> Array:
+    """``x [n, d]`` to fit trees to, which fail at a column without a value and warn of infinity."""
+    return np.clip(np.where(np.isnan(x).all(0), 0, x), -1e30, 1e30)
+
+
+def finite(x: Array) -> Array:
+    """``x`` with 0 for missing and infinite values, which trees know."""
+    return np.nan_to_num(x, posinf=0.0, neginf=0.0)
+
+
+def fit_flops(estimator: Any, x: Matrix) -> float:
+    """FLOPs of fitting a scikit-learn ``estimator`` to ``x [n, d]``, by its main loop.
+
+    Of trees one addition for each value, level and tree; of a linear model two products of
+    ``x`` with a vector for each iteration; else the normal equations.
+    """
+    entries = x.nnz if hasattr(x, "nnz") else x.size
+    iterations = float(np.max(getattr(estimator, "n_iter_", None) or 0))
+    if hasattr(estimator, "max_leaf_nodes"):
+        trees = iterations * getattr(estimator, "n_trees_per_iteration_", 1)
+        return entries * trees * float(np.log2(estimator.max_leaf_nodes))
+    return 4 * entries * iterations if iterations else 2 * entries * x.shape[1]

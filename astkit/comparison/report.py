@@ -74,6 +74,12 @@ _NONE = "–"
 class Comparison:
     """Result of `compare`; in a notebook it displays the verdicts, the table and the figures.
 
+    Example::
+
+        report = compare(make_model, train, validation, test, policies=["aim"])
+        print(report.verdict)
+        report.to_html("report.html")
+
     Attributes:
         entries: one mapping per method and seed: ``policy`` ("dense", "random at 0.3", or the label
             of a policy), ``seed``, ``value`` of the metric on the test data, ``seconds`` of

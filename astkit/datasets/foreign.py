@@ -58,6 +58,14 @@ class Indexed(Dataset[Any]):
 def indexed(data: Any) -> Indexed:
     """``data`` with each item's index: its DataLoader yields ``(index, batch)``.
 
+    Example::
+
+        from torch.utils.data import TensorDataset
+
+        rows = indexed(TensorDataset(x, y))
+        for index, (inputs, targets) in DataLoader(rows, batch_size=16):
+            print(index)
+
     For policies that keep per-sample state, in custom training loops and in `Trainer`. ``data``
     must have a length and ``[i]``, otherwise ``ValueError`` is raised.
     """

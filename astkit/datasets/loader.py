@@ -86,6 +86,13 @@ class BatchSource(Protocol):
 class Loader:
     """Batches of ``data`` whose order and augmentation depend only on (seed, epoch, row).
 
+    Example::
+
+        from torch.utils.data import TensorDataset
+
+        batches = Loader(TensorDataset(x, y), batch_size=16, seed=1)
+        Trainer(model, batches, epochs=1).run()
+
     A row that occurs several times in an epoch is augmented differently each time. Batches are the
     same with resident data, with streaming and with workers. What ``data`` and
     ``collate_fn`` draw from the default generators of Python, NumPy and torch depends only on

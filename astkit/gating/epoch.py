@@ -29,7 +29,17 @@ Features = Callable[[Tensor, str], Tensor]
 
 @dataclass(frozen=True)
 class RunInfo:
-    """State of a run passed to ``Policy.plan``."""
+    """State of a run passed to ``Policy.plan``.
+
+    Example::
+
+        from astkit import Policy, Selection
+
+        class Shrinking(Policy):
+            def plan(self, run):  # all rows at first, half of them at the end
+                kept = 1 - run.progress / 2
+                return Selection(run.rows[: round(kept * len(run.rows))])
+    """
 
     samples: int  #: number of rows of the data set
     rows: Tensor  #: int64, the shuffled candidates of the round

@@ -235,7 +235,6 @@ class Gate(Policy):
             fallback=added > 0,
             rate=self.rate,
             active=active,
-            scores=scores,
         )
 
     def settle(self, scores: Tensor, active: Tensor) -> Selection:
@@ -294,7 +293,6 @@ class Gate(Policy):
             fallback=missing > 0,
             rate=target,
             active=decided,
-            scores=scores.detach(),
         )
         if len(selection) or distributed.world() == 1:
             return selection

@@ -45,6 +45,16 @@ class PolicyCard(NamedTuple):
 class Policy:
     """Base class of selection policies; by default all samples are selected.
 
+    Example::
+
+        from astkit import Selection
+
+        class FirstHalf(Policy):
+            def plan(self, run):
+                return Selection(run.rows[: len(run.rows) // 2])
+
+        Trainer(model, train, policy=FirstHalf(), epochs=1).run()
+
     Constructors must store each argument in an attribute of the same name; resuming compares them.
     Everywhere ``rate`` is the fraction of the rows of an epoch or a batch that are trained on, in
     (0, 1]; an invalid argument, or data that lack what the policy needs, raise ``ValueError``.

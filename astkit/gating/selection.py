@@ -37,6 +37,11 @@ Count = Callable[[nn.Module, Batch], None]
 class Selection:
     """Rows to train on, with the loss ``sum(weight * loss) / normaliser``.
 
+    Example::
+
+        chosen = Selection(torch.tensor([0, 2]), weight=torch.tensor([1.0, 3.0]))
+        chosen.mean(criterion(model(x[chosen.index]), y[chosen.index])).backward()
+
     With several processes, a gate that selects no row of its share selects one with weight 0, since
     every process has to take part in each step.
     """
@@ -53,7 +58,6 @@ class Selection:
     fallback: bool | Tensor = False  #: whether rows were added because too few were active
     rate: float | None = None  #: of the gate
     active: Tensor | None = None  #: bool ``[n]``, false for added rows; ``None``: all active
-    scores: Tensor | None = None  #: of all rows of the batch, as the gate compared them
 
     def __post_init__(self) -> None:
         if not isinstance(self.index, Tensor):
@@ -200,6 +204,15 @@ def evaluating(model: nn.Module | None, device: torch.device | str = "cpu") -> I
 
 class Scored:
     """A batch as a policy sees it: rows, and, once it is scored, outputs and losses.
+
+    Example::
+
+        from astkit import Policy, Selection
+
+        class HardestHalf(Policy):
+            def choose(self, batch):
+                batch.score()  # one forward pass, which is counted
+                return Selection(batch.losses.topk(len(batch.losses) // 2).indices)
 
     `score` runs one forward pass of ``model`` in eval mode without gradients, whose cost is
     counted; before it, ``outputs`` and ``losses`` raise ``RuntimeError``.

@@ -13,7 +13,18 @@ from astkit import distributed
 
 @dataclass(frozen=True)
 class Visit:
-    """Per-sample results of training or scoring; a policy receives tensors on the CPU."""
+    """Per-sample results of training or scoring; a policy receives tensors on the CPU.
+
+    Example::
+
+        from astkit import Policy
+
+        class Watching(Policy):
+            needs_index = True
+
+            def observe(self, visit):
+                print(visit.index[:3], visit.losses[:3])
+    """
 
     index: Tensor | None  #: int64 ``[n]``, data set indices, if the data provide them
     losses: Tensor  #: ``[n]``, before the optimizer step

@@ -41,6 +41,11 @@ class DamagedError(ValueError):
 class Checkpoints:
     """Folder, interval and retention of the checkpoints of a trainer.
 
+    Example::
+
+        kept = Checkpoints("runs/mine/checkpoints", every=500)
+        Trainer(model, train, epochs=2, checkpoints=kept, resume=True).run()
+
     ``Trainer(..., checkpoints=Checkpoints("runs/mine/ckpt", every=500), resume=True)``.
 
     Checkpoints are written after every ``every`` training batches, after each epoch, and when the

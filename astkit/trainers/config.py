@@ -48,6 +48,11 @@ class Rule(NamedTuple):
 class TrainConfig:
     """Settings of a training run; names are the same in code, notebooks and commands.
 
+    Example::
+
+        config = TrainConfig(lr=0.01, schedule="constant", precision="bf16")
+        Trainer(model, train, epochs=1, config=config).run()
+
     Attributes:
         lr: peak learning rate of AdamW; ``None`` is 1e-3, in place of which `astkit.compare`
             chooses one.
@@ -232,6 +237,10 @@ class Rates:
 @dataclass(frozen=True)
 class Budget:
     """Training budget: exactly one of epochs, batches (``steps``), FLOPs and seconds.
+
+    Example::
+
+        Trainer(model, train, budget=Budget(steps=100)).run()
 
     An epoch is one iteration of the loader; with a policy of a given rate it has rate x N rows.
     Learning rate schedules depend on the fraction of the budget spent, so they end with the budget

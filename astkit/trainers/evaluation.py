@@ -39,6 +39,14 @@ class Aggregate(Protocol):
 class Metric:
     """A metric of validation and test data.
 
+    Example::
+
+        def log_loss(outputs, targets):
+            return torch.nn.functional.cross_entropy(outputs, targets, reduction="none")
+
+        metric = Metric("log_loss", log_loss, higher_is_better=False)
+        Trainer(model, train, validation, epochs=1, metrics=metric).run()
+
     Attributes:
         name: reported as ``val_<name>``.
         function: ``(outputs, targets) -> [rows]``, averaged over rows; or an object with

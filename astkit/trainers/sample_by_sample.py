@@ -22,6 +22,10 @@ from astkit.trainers.trainer import Trainer
 class SampleBySampleTrainer(Trainer):
     """Processes rows one at a time, as the original does: slow reference implementation.
 
+    Example::
+
+        SampleBySampleTrainer(model, train, policy=Gate(0.5), epochs=1).run()
+
     ``update="per_batch"`` normalises scores and selects over the batch, averages the gradients of
     the active rows and takes one step: equivalent to `Trainer` with the same gate for models
     without cross-sample operations (such as BatchNorm). ``update="per_sample"`` decides row by row

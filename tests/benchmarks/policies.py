@@ -1,4 +1,4 @@
-"""The page docs/policies.md: `python -m tests.benchmarks.policies` writes it.
+"""docs/policies.md, its charts and CSV files: `python -m tests.benchmarks.policies` writes them.
 
 Its gains come from `tests.benchmarks.shares`. The entries of "Accuracy at equal cost" are kept from
 an earlier runner and an earlier `auto`, with the commits that trained them; those of today are
@@ -15,22 +15,20 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from statistics import mean
 from typing import Any
 
 import pandas as pd
 
-from astkit.comparison import report as comparison_page
 from astkit.comparison import verdict
 from astkit.comparison.statistics import DENSE
 from astkit.files import read_json, write_atomic
 from astkit.names import REGISTRIES, resolve
+from tests.benchmarks import policy_tables
 from tests.benchmarks.bench import HERE, ROOT, markdown, summary
 from tests.benchmarks.gain import parsed
 
 PAGE = ROOT / "docs" / "policies.md"
 ENTRIES = ROOT / "notebooks" / "results" / "06_policies.json"
-SHARED = ROOT / "notebooks" / "results" / "06_shares.json"
 SEARCH = HERE / "policies_search.json"
 TRIALS = ((6e-3, 64), (1.2e-2, 64), (2.4e-2, 64))
 """Learning rates and batch sizes that were tried; with up to 1.2e-2, batches of 128 were worse."""
@@ -50,63 +48,72 @@ The gate was tried with 3e-4 to 1.2e-2, and with batches of 640, of which it tra
 HEAD = """# Policies
 
 Which policies are there, and what did each gain? A policy chooses the samples that are trained on.
-Each is one file in [astkit/gating/policies](../astkit/gating/policies/__init__.py), `aim` and
-`auto` in [astkit/aim](../astkit/aim/__init__.py), used by its
-name, as in `Trainer(..., policy="infobatch")`. Written by `python -m tests.benchmarks.policies`.
+It is used by its name, as in `Trainer(..., policy="infobatch")`; which one fits your data:
+[Choose a policy](choose.md).
 
-"""
-RESULTS = """
-## Accuracy at equal cost
-
-Test accuracy on {data}, with a network of four convolutions with BatchNorm (32, 64, 128 and 128
-channels). All runs of a table may spend the FLOPs of dense training at that length, or the stated
-share of them, scoring and helper models included; the learning rate is fully decayed when they are
-spent. All methods of a table have the learning rate and batch size with which dense training is
-best, in a search with other seeds
-([policies_search.json](../tests/benchmarks/policies_search.json)): {settings}.
-Differences are paired by seed, with single 95 % intervals over seeds only: no results by test row
-were kept, so they hold for these test images alone. Outcomes are Holm-corrected: at most a 5 %
-chance of any wrong sign per table, over all policies that were measured, also those that are gone
-([tried.md](tried.md)). `rho` was measured with holdout losses of two models trained on half of
-the data each, within the budget.
-
-An earlier edition of these tables gave each method the best rate of its own search with one seed:
-0.006 for dense training and 0.012 for policies. Most of what `auto` gained on clean data came from
-that difference; runs with another rate than today's were trained again, or are left out. These
-tables are of policies that choose by difficulty, and of an earlier `auto`.
-
-`auto` was changed twice after results with these seeds had been seen, and measured again with them:
-the exponent of its trust for wrong labels, and that it counts distinct samples for duplicates. So
-its rows on these two are no independent test.
 """
 GAINS = """
 ## Gains by kind of data
 
-Gain over dense training at equal FLOPs, with single 95 % intervals over seeds and test rows, n =
-{seeds}: in points of accuracy, else the percentage by which the squared error or the bits fall.
-Behind a slash the share of the possible gain, that of an oracle which knows which rows are right
-and relevant, where the gain of the oracle excludes 0. *dense+target* also trains on the validation
-rows; the oracle draws just the right and relevant rows, evenly, so a method may exceed it. *elr*
-chooses no rows: it is the early-learning regularisation of Liu et al. (2020), a loss for wrong
-labels. `auto` was changed after the rows with other inputs had been seen, where it preferred high
-losses, and after those with wrong labels, where it drew by its trust in a label to the power 4; the
-power 1 was chosen with other seeds. It was measured again with the same seeds, as was `aim` on
-images of another domain after its rule for images changed. Where it found no difference and no
-wrong labels, `auto` then preferred high losses in runs of less than 24 epochs; today it trains on
-all rows there. Empty: not measured. Measured at
-{commits}
-(`python -m tests.benchmarks.gain`, then `python -m tests.benchmarks.shares`).
+Gain over dense training at equal FLOPs, n = {seeds} seeds, with 95 % intervals over seeds and test
+rows. The oracle knows which rows are right and relevant, and draws just those, evenly; a method may
+exceed it. Numbers at the right are those of `aim`.
 
-![share of the possible gain](../notebooks/results/06_shares.png)
-"""
-ABSTAINS = """
+![{words}](static/gains.png)
+
+All methods with their intervals and shares of what the oracle gains: [gains.csv](static/gains.csv).
+There *dense+target* also trains on the validation rows, and *elr* chooses no rows: it is
+early-learning regularisation (Liu et al., 2020), a loss for wrong labels.
+
 Where the training data are like the target, `aim` should train on everything. Draws of the data for
 which it did (`python -m tests.benchmarks.gain --abstentions`): {counts}.
 
-Choosing does not replace half of the training: with half of the FLOPs, where four of five
-texts are irrelevant, `aim` is at {half}, n = {n}.
+Choosing does not replace half of the training: with half of the FLOPs, where four of five texts are
+irrelevant, `aim` is at {half}, n = {n}.
 
-Planned and not run: {missing}.
+<details><summary>What was changed after results were seen; commits</summary>
+
+`auto` was changed after the rows with other inputs had been seen, where it preferred high losses,
+and after those with wrong labels, where it drew by its trust in a label to the power 4; the power 1
+was chosen with other seeds. It was measured again with the same seeds, as was `aim` on images of
+another domain after its rule for images changed. Where it found no difference and no wrong labels,
+`auto` then preferred high losses in runs of less than 24 epochs; today it trains on all rows there.
+Planned and not run: {missing}. Measured at {commits} (`python -m tests.benchmarks.gain`, then
+`python -m tests.benchmarks.shares`).
+
+</details>
+"""
+RESULTS = """
+## Accuracy at equal cost
+
+Policies that choose by difficulty, and an earlier `auto`, on {data} with a network of four
+convolutions: points of test accuracy above dense training, which has the same FLOPs, scoring and
+helper models included (*less training*: a shorter run than dense training's).
+
+![{words}](static/accuracy.png)
+
+Each accuracy with its interval: [accuracy.csv](static/accuracy.csv).
+
+All methods have the learning rate and batch size with which dense training is best, in a search
+with other seeds ([policies_search.json](../tests/benchmarks/policies_search.json)), and the
+learning rate is fully decayed at the end. Differences are paired by seed, with 95 % intervals over
+seeds only: they hold for these test images alone. Outcomes are Holm-corrected: at most a 5 % chance
+of any wrong sign per condition, over all policies that were measured, also those that are gone
+([tried.md](tried.md)).
+
+<details><summary>Rates, batch sizes, what was changed after results were seen; commits</summary>
+
+Learning rate and batch size: {settings}. `rho` was measured with holdout losses of two models
+trained on half of the data each, within the budget. An earlier edition gave each method the best
+rate of its own search with one seed: 0.006 for dense training and 0.012 for policies. Most of what
+`auto` gained on clean data came from that difference; runs with another rate than today's were
+trained again, or are left out. `auto` was changed twice after results with these seeds had been
+seen, and measured again with them: the exponent of its trust for wrong labels, and that it counts
+distinct samples for duplicates. So its rows on these two are no independent test.
+
+Commits: {commits}; {dirty} of {runs} runs had local changes.
+
+</details>
 """
 PUBLISHED = {
     "infobatch": (
@@ -120,7 +127,6 @@ PUBLISHED = {
     "random": ("66 against 69 % at a tenth of the data an epoch", "RS2: ResNet-18, ImageNet"),
 }
 """What the authors claim, and on what."""
-SHARES = ("start", "middle", "end")
 TESTS = {
     "long_tail": {
         "balanced": ", balanced validation and test",
@@ -138,24 +144,18 @@ Tasks = dict[str, list[Entry]]
 def page(entries: dict[str, Entry]) -> str:
     """The page as Markdown."""
     found = list(entries.values())
-    rules, others = cards()[["rule", "when not"]], cards().drop(columns=["rule", "when not"])
-    parts = [HEAD + markdown(rules), folded("Source, cost and bias", others), *gained()]
-    data = ", ".join(sorted({entry["data"] for entry in found}))
-    parts += [RESULTS.format(data=data, settings=_settings())]
-    for task, runs in tasks(found).items():
-        verdicts, metric = verdict.judge(runs), heading_metric(task)
-        shown = comparison_page.results(runs, verdicts, metric).set_index("policy")
-        shown = shown.drop(columns=["against random", "trained on", "time / dense"])
-        if any(any(run["wrong_share"]) for run in runs):
-            shown = shown.join(wrong_shares(runs))
-        shown = shown.drop(index=[name for name in GONE if name in shown.index])
-        said = "".join(f"- {each.sentence}.\n" for each in verdicts if each.policy not in GONE)
-        parts += [f"### {task}\n", said, folded("Accuracy of each method", shown)]
-    parts += ["## Published claims\n", markdown(claims(found))]
-    dirty = sum(bool(entry["stamp"]["dirty"]) for entry in found)
-    commits = sorted({str(entry["stamp"]["commit"])[:8] for entry in found})
-    parts += [f"\nCommits: {', '.join(commits)}; {dirty} of {len(found)} runs had local changes."]
+    rules = cards().rename(index=linked)
+    source = rules.drop(columns=["rule", "when not"])
+    parts = [HEAD + markdown(rules[["rule", "when not"]])]
+    parts += [folded("Source, cost and bias", source), gained(), compared(found)]
+    parts += ["## Published claims\n", markdown(claims(found).rename(index=linked))]
     return "\n".join(parts) + "\n"
+
+
+def linked(name: str) -> str:
+    """The name of a policy with a link to its file; on the site it leads to the policy's page."""
+    module = REGISTRIES["policy"][name].partition(":")[0]
+    return f"[{name}](../{module.replace('.', '/')}.py)"
 
 
 def folded(title: str, table: pd.DataFrame) -> str:
@@ -163,26 +163,36 @@ def folded(title: str, table: pd.DataFrame) -> str:
     return f"\n<details><summary>{title}</summary>\n\n{markdown(table)}\n\n</details>\n"
 
 
-def gained() -> list[str]:
-    """What each method gains under each condition."""
-    content = read_json(SHARED)
-    rows = pd.DataFrame([*content["rows"], content["with_half"]])
-    rows["said"] = [
-        f"{row.gain:+z.1f} {row.unit} [{row.gain_low:+z.1f}, {row.gain_high:+z.1f}]"
-        + ("" if pd.isna(row.share) else f" / {row.share:.2f}")
-        for row in rows.itertuples()
-    ]
-    half, rows = rows.iloc[-1], rows.iloc[:-1]
-    table = rows.pivot(index="condition", columns="policy", values="said").fillna("")
-    table = table.loc[rows["condition"].unique(), [*rows["policy"].unique()]]
-    seeds = "to".join(f" {count} " for count in sorted({*rows["n"]})).strip()
-    said = GAINS.format(seeds=seeds, commits=", ".join(content["measured_at"]))
+def gained() -> str:
+    """What each method gains by kind of data."""
+    content = read_json(policy_tables.SHARED)
+    table, half = policy_tables.gains(), content["with_half"]
+    seeds = "to".join(f" {count} " for count in sorted({*table["n"]})).strip()
     counts = [
         f"{each['data']}: {each['abstains']:.0f} of {each['n']}" for each in content["abstentions"]
     ]
-    words = {"counts": "; ".join(counts), "missing": "; ".join(content["not_run"])}
-    beside = ABSTAINS.format(**words, half=half["said"], n=half["n"])
-    return [said, markdown(table), beside]
+    return GAINS.format(
+        seeds=seeds,
+        words=policy_tables.gains_words(table),
+        counts="; ".join(counts),
+        half=policy_tables.gain_text(half),
+        n=half["n"],
+        missing="; ".join(content["not_run"]),
+        commits=", ".join(content["measured_at"]),
+    )
+
+
+def compared(found: list[Entry]) -> str:
+    """Accuracy at equal cost."""
+    table = policy_tables.accuracies(tasks(found), GONE)
+    return RESULTS.format(
+        data=", ".join(sorted({entry["data"] for entry in found})),
+        words=policy_tables.accuracy_words(table),
+        settings=_settings(),
+        commits=", ".join(sorted({str(entry["stamp"]["commit"])[:8] for entry in found})),
+        dirty=sum(bool(entry["stamp"]["dirty"]) for entry in found),
+        runs=len(found),
+    )
 
 
 def _settings() -> str:
@@ -260,21 +270,23 @@ def claims(entries: Sequence[Entry]) -> pd.DataFrame:
     return pd.DataFrame(rows).T.rename_axis("policy")
 
 
-def wrong_shares(runs: Sequence[Entry]) -> pd.DataFrame:
-    """Mean over seeds of the share of wrong labels among the rows trained on."""
-    arms: dict[str, list[list[float]]] = defaultdict(list)
-    for run in runs:
-        arms[run["policy"]].append(run["wrong_share"])
-    rows = {}
-    for policy, shares in arms.items():
-        parts = [mean(part) for part in zip(*shares, strict=True)]
-        places = (0, len(parts) // 2, -1)
-        rows[policy] = {
-            f"wrong labels, {name}": f"{parts[place]:.1%}"
-            for name, place in zip(SHARES, places, strict=True)
-        }
-    return pd.DataFrame(rows).T
+def files(entries: dict[str, Entry]) -> dict[str, str]:
+    """The CSV files of the page by name."""
+    tables = {
+        "gains": policy_tables.gains(),
+        "accuracy": policy_tables.accuracies(tasks(list(entries.values())), GONE),
+    }
+    return {f"{name}.csv": table.to_csv(index=False) for name, table in tables.items()}
 
 
 if __name__ == "__main__":
-    write_atomic(PAGE, page(read_json(ENTRIES)))
+    committed = read_json(ENTRIES)
+    write_atomic(PAGE, page(committed))
+    for name, text in files(committed).items():
+        write_atomic(policy_tables.STATIC / name, text)
+    measured = policy_tables.accuracies(tasks(list(committed.values())), GONE)
+    for name, chart in {
+        "gains": policy_tables.gains_chart(policy_tables.gains()),
+        "accuracy": policy_tables.accuracy_chart(measured),
+    }.items():
+        write_atomic(policy_tables.STATIC / f"{name}.png", chart.png(dpi=220))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 
@@ -101,21 +102,31 @@ def test_the_page_holds_verdicts_at_equal_cost() -> None:
         for seed, score in enumerate(scores)
     ]
     found.append(entry("small", "seta", 1.0, 0, 0.1))
-    text = policies.page({str(place): each for place, each in enumerate(found)})
-    assert all(f"| {name} |" in text for name in REGISTRIES["policy"])
+    entries = {str(place): each for place, each in enumerate(found)}
+    text = policies.page(entries)
+    assert all(f"| [{name}](../astkit/" in text for name in REGISTRIES["policy"])
+    table = pd.read_csv(StringIO(policies.files(entries)["accuracy.csv"]))
     tail = "long tail, 1 epochs, balanced validation"
     titles = ["clean, 1 epochs", f"{tail} and test", f"{tail}, imbalanced test (the same runs)"]
-    assert re.findall(r"### (.*)", text) == titles  # "small" has no dense run
-    first, claimed = text.split("### ")[1], text.split("## Published claims")[1]
-    row = re.search(r"\| seta \| 3 \| 73.03% \| (\S+) points higher \[(\S+), (\S+)\]", first)
-    assert row is not None
-    difference, low, high = map(float, row.groups())
-    assert difference == pytest.approx(1.03, abs=0.05)
-    assert 0 < low < difference < high
-    assert "- seta, 0.8 of the FLOPs: cannot tell yet: accuracy 0" in first
-    assert "- infobatch: cannot tell yet: accuracy 5.0 points higher, 1 seed, same FLOPs" in first
-    assert "| wrong labels, start |" in first
-    assert "| seta | up to 50 % of the cost saved | " in claimed
+    assert list(table["condition"].unique()) == titles  # "small" has no dense run
+    clean = table[table["condition"] == titles[0]].set_index("policy")
+    seta = clean.loc["seta"]
+    assert (seta["seeds"], seta["accuracy"]) == (3, pytest.approx(73.03, abs=0.01))
+    assert seta["difference"] == pytest.approx(1.03, abs=0.05)
+    assert 0 < seta["low"] < seta["difference"] < seta["high"]
+    assert seta["wrong_end"] == 40
+    assert clean["outcome"].fillna("").to_dict() == {
+        "dense": "",
+        "seta": "better",
+        "seta, 0.8 of the FLOPs": "cannot tell yet",
+        "infobatch": "cannot tell yet",
+    }
+    said = "of 9 comparisons, 3 are better than dense training, 0 worse: clean, 1 epochs: seta +1.0"
+    assert said in text
+    claimed = text.split("## Published claims")[1]
+    assert (
+        "| [seta](../astkit/gating/policies/seta.py) | up to 50 % of the cost saved | " in claimed
+    )
     assert "| clean, 1 epochs: better, 1.0 points higher" in claimed
     assert claimed.count("not measured") == 4
     assert "Commits: 01234567; 0 of 21 runs" in text

@@ -10,6 +10,7 @@ import pytest
 from astkit.files import read_json
 from tests.benchmarks import bench, figures, policies, readme
 from tests.benchmarks.figures import NOT_RUN
+from tests.benchmarks.policy_tables import STATIC
 
 TEXTS = {name: (bench.ROOT / name).read_text() for name in readme.FILES}
 
@@ -22,8 +23,13 @@ def test_the_tables_are_what_the_committed_results_make_of_them(name: str) -> No
 
 
 def test_the_page_of_policies_is_up_to_date() -> None:
-    page = policies.page(read_json(policies.ENTRIES))
+    entries = read_json(policies.ENTRIES)
+    page = policies.page(entries)
     assert policies.PAGE.read_text("utf-8") == page, "run: python -m tests.benchmarks.policies"
+    for name, text in policies.files(entries).items():
+        assert (STATIC / name).read_text("utf-8") == text, (
+            "run: python -m tests.benchmarks.policies"
+        )
 
 
 def test_only_named_results_have_local_changes() -> None:

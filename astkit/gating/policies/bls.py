@@ -15,6 +15,10 @@ from astkit.gating.policy import PolicyCard, Visit
 class BatchLossScore(InfoBatch):
     """Runs InfoBatch on ``s = alpha * s + (1 - alpha) * mean loss of the batch``.
 
+    Example::
+
+        Trainer(model, train, policy=BatchLossScore(0.5), epochs=4).run()
+
     Scores start at 0. In a custom training loop that only has this mean, pass it instead of the
     losses: ``policy.mean(loss, index)`` multiplies it by the mean weight of the batch.
 

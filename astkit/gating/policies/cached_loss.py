@@ -14,6 +14,10 @@ from astkit.gating.policy import PolicyCard, RunInfo, Selection
 class CachedLoss(LastLoss):
     """Draws ``rate * N`` samples per epoch without replacement, with p proportional to sqrt(loss).
 
+    Example::
+
+        Trainer(model, train, policy=CachedLoss(0.3), epochs=4).run()
+
     The loss is the one recorded when the sample was last trained on; there is no scoring pass.
     Samples without a recorded loss are drawn first; ``1 / rate`` epochs cost one pass over the
     data.

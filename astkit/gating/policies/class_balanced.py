@@ -14,6 +14,10 @@ from astkit.gating.policy import Policy, PolicyCard, RunInfo, Selection
 class ClassBalanced(Policy):
     """Draws ``rate * N`` samples, equally many from each class; those of rare classes repeat.
 
+    Example::
+
+        Trainer(model, train, policy=ClassBalanced(), epochs=4).run()
+
     Within a class, the sample counts differ by at most one; a remainder that does not divide by
     the number of classes is assigned to random classes.
     """

@@ -13,6 +13,10 @@ from astkit.gating.scores import gradient_norm
 class GradNormIS(Policy):
     """Draws ``b = rate * B`` of B rows with ``p`` proportional to ``||softmax(z) - y||``.
 
+    Example::
+
+        Trainer(model, train, policy=GradNormIS(1 / 3), epochs=4).run()
+
     Rows are drawn with replacement and weighted by ``1 / (B p)``, which makes the gradient an
     unbiased estimate of the batch gradient. ``tau = 1 / sqrt(1 - sum((p - 1 / B)**2) /
     sum(p**2))``, averaged over batches, estimates the factor by which a uniform batch would have to

@@ -13,6 +13,10 @@ from astkit.gating.policy import PolicyCard, RunInfo, Selection
 class InfoBatch(LastLoss):
     """Drops samples whose latest loss is below the mean, each but with probability ``rate``.
 
+    Example::
+
+        Trainer(model, train, policy=InfoBatch(0.5), epochs=4).run()
+
     The remaining ones are weighted by ``1 / rate``, so that the expected gradient is that of all
     samples. A sample without a recorded loss is kept and excluded from the mean. From epoch
     ``floor(delta * epochs)`` on, all samples are used with weight 1. The weighted losses of an

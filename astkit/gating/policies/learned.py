@@ -29,6 +29,10 @@ class Learned(Policy):
     """Draws ``rate * N`` samples per epoch without replacement, with p proportional to the root of
     the predicted loss.
 
+    Example::
+
+        Trainer(model, train, policy=Learned(0.3), epochs=4).run()
+
     A network with one hidden layer predicts how the logarithm of a sample's loss changes from its
     latest visit to the next one. Inputs: logarithms of the last two losses, of 1 + the epochs since
     the latest visit and of 1 + the number of visits, and the mean log-loss of the sample's class

@@ -12,6 +12,10 @@ from astkit.gating.policy import Policy, PolicyCard, RunInfo, Selection
 class RandomSubset(Policy):
     """Trains on a random fraction of the data per epoch, without replacement across epochs (RS2).
 
+    Example::
+
+        Trainer(model, train, policy=RandomSubset(0.25), epochs=4).run()
+
     The shuffled data set is split into consecutive parts of ``round(rate * samples)`` rows and
     reshuffled once exhausted, so a row repeats only after all others were drawn.
     """

@@ -15,6 +15,11 @@ from astkit.gating.policy import Policy, PolicyCard, RunInfo, Scored, Selection
 class Rho(Policy):
     """Selects the top fraction ``rate`` of each batch by loss minus holdout loss.
 
+    Example::
+
+        losses = torch.rand(256)  # of each row, by a model that was not trained on it
+        Trainer(model, train, policy=Rho(losses, rate=0.1, cost=0.0), epochs=4).run()
+
     Args:
         holdout_losses: ``[samples]``, the loss of each sample under a model that was not trained
             on it, such as one trained on the other half of the data. Where one is not finite, the

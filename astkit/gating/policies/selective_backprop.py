@@ -13,6 +13,10 @@ from astkit.gating.policy import Policy, PolicyCard, RunInfo, Scored, Selection
 class SelectiveBackprop(Policy):
     """Draws ``floor(rate * B)`` rows of each batch without replacement, by rank of their loss.
 
+    Example::
+
+        Trainer(model, train, policy=SelectiveBackprop(0.5), epochs=4).run()
+
     The row of rank j (0 for the lowest of B losses) is drawn with weight
     ``((j + 0.5) / B)**(1 / rate - 1)``. Between ``start`` and ``end``, every ``interrupt``-th batch
     of an epoch is trained on in full without scoring, as are all batches outside that interval. In

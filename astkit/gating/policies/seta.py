@@ -14,6 +14,10 @@ from astkit.gating.policy import PolicyCard, RunInfo, Selection
 class SeTa(LastLoss):
     """Draws a random fraction of the samples and trains on a window of their loss groups.
 
+    Example::
+
+        Trainer(model, train, policy=SeTa(0.9, groups=5), epochs=4).run()
+
     The latest losses of ``floor(rate * N)`` random samples are clustered into ``groups`` groups
     by k-means; epoch t trains on ``round(window * groups)`` adjacent groups, starting at number
     ``t mod (groups - round(window * groups) + 1)``. The first epoch and those from ``floor(delta *

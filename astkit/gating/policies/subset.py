@@ -17,6 +17,11 @@ Keep = Literal["highest", "lowest", "middle"]
 class Subset(Policy):
     """Trains on the fraction ``rate`` of samples with the highest, lowest or middle scores.
 
+    Example::
+
+        scores = torch.rand(256)  # one a row
+        Trainer(model, train, policy=Subset(scores, rate=0.5, cost=0.0), epochs=4).run()
+
     Args:
         scores: one number a sample, ``[samples]``, such as EL2N or how often it was forgotten.
         keep: "highest", "lowest" or "middle".

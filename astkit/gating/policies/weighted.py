@@ -16,6 +16,12 @@ from astkit.gating.policy import Policy, PolicyCard, RunInfo, Selection
 class Weighted(Policy):
     """Draws as many rows as the data have, each as often as its weight says, to within one draw.
 
+    Example::
+
+        weights = torch.ones(256)
+        weights[:100] = 4.0  # drawn four times as often
+        Trainer(model, train, policy=Weighted(weights, cost=0.0), epochs=4).run()
+
     In an epoch of N rows, a row of weight w is expected ``N * w / sum(weights)`` times, and drawn
     that often rounded down or up (systematic resampling); the rows are shuffled before the draw
     and after it. ``torch.utils.data.WeightedRandomSampler`` draws independently, which leaves out
