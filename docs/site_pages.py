@@ -227,7 +227,8 @@ def film(board: LiveBoard, frames: int = 12, fps: int = 2) -> bytes:
             k: [p for p in points if p[0] <= step]
             for k, points in board.series.items()
         }
-        part.events = [event for event in board.events if event <= step]
+        part.events = [event for event in board.events if event[0] <= step]
+        part.cloud = [batch for batch in board.cloud if batch[0] <= step]
         pictures.append(part.picture())
     return animation(pictures, fps, dpi=64)
 

@@ -234,7 +234,7 @@ def test_every_figure_has_a_thumbnail(generated: dict[str, str]) -> None:
 
 
 def test_a_film_shows_a_run_from_its_beginning_to_its_end(site: ModuleType) -> None:
-    board = LiveBoard(live=False)
+    board = LiveBoard()
     for step in range(100):
         board.log(step, phase="train", loss=1 / (step + 1))
     board.log(50, phase="event", name="rate", value=0.3)

@@ -13,11 +13,12 @@ import torch
 from torch import Tensor
 
 from astkit import rng
+from astkit.aim.estimators import least_fit
 from astkit.aim.features import IMAGES, TABLE, TEXTS, TOKENS, UNKNOWN, FeaturesOf, Rows
+from astkit.aim.pair import Pair
 from astkit.aim.powers import PowerForecast, best_power
 from astkit.aim.ratio import (
     LOWEST,
-    Pair,
     class_factor,
     class_test,
     input_ratio,
@@ -201,7 +202,7 @@ def weigh(pair: Pair, unseen: Tensor | None = None, most: float = math.inf) -> W
 def _settled(pair: Pair, unseen: Tensor | None, most: float) -> tuple[Tensor | None, PowerForecast]:
     """Weights, float64 ``[N]`` with mean 1 or ``None`` for all rows, and the forecast."""
     dear = PowerForecast(0.0, 0.0, "", 0.0, "none, choosing would cost too much")
-    if too_dear(pair.least_fit(), most):
+    if too_dear(least_fit(pair), most):
         return None, dear
     if pair.worth < FEWEST_INDEPENDENT:
         few = (

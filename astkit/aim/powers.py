@@ -15,17 +15,9 @@ import torch
 from torch import Tensor
 
 from astkit.aim.blocks import OUTPUTS
+from astkit.aim.estimators import LinearThenTrees, finite, fit_flops, for_trees, table_classifier
 from astkit.aim.features import TABLE, TOKENS, Matrix, mixed
-from astkit.aim.ratio import (
-    Array,
-    LinearThenTrees,
-    Pair,
-    finite,
-    fit_flops,
-    for_trees,
-    table_classifier,
-    units,
-)
+from astkit.aim.pair import Array, Pair, units
 from astkit.datasets.batch import IGNORED
 
 POWERS = (0.0, 0.5, 1.0)

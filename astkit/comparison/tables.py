@@ -8,6 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from astkit.datasets.joined import divide_joined, joined, set_aside, shared_with_target
 from astkit.datasets.table import Table
 from astkit.datasets.table_parts import divide_table
@@ -86,8 +88,10 @@ def boosted_trees(train: Any, test: Any) -> str | None:
     for rows, name in ((old, "on old rows"), (train, "on both"), (new, "on the target's alone")):
         if classes and len(rows.values.unique()) < 2:
             continue
-        fitted = kind(random_state=0).fit(rows.matrix(scaled=False), rows.values.numpy())
-        errors = fitted.predict(test.matrix(scaled=False)) - test.values.numpy()
+        x = rows.matrix(scaled=False)
+        known = ~np.isnan(x).all(0)  # scikit-learn's trees fail on columns without a value
+        fitted = kind(random_state=0).fit(x[:, known], rows.values.numpy())
+        errors = fitted.predict(test.matrix(scaled=False)[:, known]) - test.values.numpy()
         value = (errors == 0).mean() if classes else (errors**2).mean() ** 0.5
         said.append(f"{value:.2%} {name}" if classes else f"{value:.4g} {name}")
     metric = "accuracy" if classes else "RMSE"

@@ -235,6 +235,7 @@ class Gate(Policy):
             fallback=added > 0,
             rate=self.rate,
             active=active,
+            scores=scores,
         )
 
     def settle(self, scores: Tensor, active: Tensor) -> Selection:
@@ -293,6 +294,7 @@ class Gate(Policy):
             fallback=missing > 0,
             rate=target,
             active=decided,
+            scores=scores.detach(),
         )
         if len(selection) or distributed.world() == 1:
             return selection

@@ -241,6 +241,11 @@ class Ledger:
         """The original's "energy", for comparison: 10 per activation, 0.1 per skip; not joules."""
         return 10.0 * self.samples.trained + 0.1 * (self.samples.skipped + self.samples.unloaded)
 
+    @property
+    def origin_energy_units_dense(self) -> float:
+        """The same of dense training on the same rows."""
+        return 10.0 * (self.samples.trained + self.samples.skipped + self.samples.unloaded)
+
     def state_dict(self) -> dict[str, Any]:
         """All counts as plain numbers; waits for queued work."""
         self.settle()

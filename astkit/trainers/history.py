@@ -26,7 +26,8 @@ class Observer(Protocol):
     Optional methods: ``watch(batch, result)``, called after each training batch with its `Batch`
     and `StepResult`; ``state_dict`` and ``load_state_dict``, saved in checkpoints; ``sync``, called
     before a checkpoint is written. With an attribute ``needs_outputs`` that is true, the result of
-    a step holds what the model predicts for its rows.
+    a step holds what the model predicts for its rows. With ``seconds``, and `Reports.add`, records
+    come so often; with a true ``live`` the ``scores`` of some batches too.
     """
 
     def log(self, step: int, *, phase: str, **metrics: Any) -> None:

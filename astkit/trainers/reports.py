@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from astkit.gating.selection import Selection
 from astkit.progress import in_notebook
 from astkit.trainers.history import History, Observer, StepRecord
 from astkit.trainers.metrics_file import MetricsFile
 
-NOTEBOOK_SECONDS = 0.5  # between reports to a live picture
+NOTEBOOK_SECONDS = 0.5  # between reports in a notebook, and at least on an accelerator
+SCORES, BATCHES = 32, 8  # rows of a batch, and batches of a report, whose scores are sent
 
 
 class Reports:
     """The history, the observers of a run, and the records that they have not received yet.
 
-    Values of batches stay on the device until they are sent: after ``every`` batches, and twice a
-    second in a notebook.
+    Values of batches stay on the device until they are sent: after ``every`` batches, twice a
+    second in a notebook, and as often as an observer asks for; on an accelerator at most twice a
+    second because of the time.
     """
 
     def __init__(self, history: History, observers: Sequence[Observer], every: int) -> None:
@@ -30,27 +35,55 @@ class Reports:
         self.need_outputs = any(getattr(each, "needs_outputs", False) for each in observers)
         self.watchers = [each.watch for each in self.observers if hasattr(each, "watch")]
         self.waiting: list[StepRecord] = []
-        self.every, self._live, self._sent = every, in_notebook(), 0.0
+        self.every, self._sent = every, 0.0
+        self.seconds = NOTEBOOK_SECONDS if in_notebook() else math.inf
+        self._chosen: list[Selection | None] = []  # of these batches
 
-    def keep(self, record: StepRecord) -> bool:
+    def add(self, observer: Observer, accelerator: bool = False) -> None:
+        """Send the records to ``observer`` too, every ``observer.seconds`` if it has them."""
+        self.observers.append(observer)
+        seconds = getattr(observer, "seconds", math.inf)
+        least = NOTEBOOK_SECONDS if accelerator else 0.0
+        self.seconds = min(self.seconds, max(seconds, least))
+
+    def keep(self, record: StepRecord, chosen: Selection | None = None) -> bool:
         """Keep the record of a batch until it is sent; returns whether it is time to."""
         self.waiting.append(record)
+        self._chosen.append(chosen)
         if len(self.waiting) >= self.every or record.step == 1:
             return True
-        return self._live and time.perf_counter() - self._sent > NOTEBOOK_SECONDS
+        return time.perf_counter() - self._sent > self.seconds
 
-    def send(self, **latest: Any) -> None:
-        """Send the kept records, the last one with the metrics ``latest``; waits for the device."""
+    def send(self, shown: Mapping[str, Any], **latest: Any) -> None:
+        """Send the kept records, the last one with the metrics ``latest``; waits for the device.
+
+        ``shown`` and scores go to observers that are ``live``, and are not kept.
+        """
         records, self.waiting = self.waiting, []
-        for record, values in zip(records, _fetched(records), strict=True):
-            known = latest if record is records[-1] else {}
-            self.log(StepRecord(record.step, "train", {**record.metrics, **values, **known}))
+        scores = self._scores()
+        found = _fetched([*(record.metrics for record in records), *scores])
+        own, scores = found[: len(records)], found[len(records) :]
+        for record, values, few in zip(records, own, scores, strict=True):
+            known, more = (latest, shown) if record is records[-1] else ({}, {})
+            metrics = {**record.metrics, **values, **known}
+            self.log(StepRecord(record.step, "train", metrics), {**few, **more})
         self._sent = time.perf_counter()
 
-    def log(self, record: StepRecord) -> None:
-        """Send a record to all observers."""
+    def _scores(self) -> list[dict[str, Any]]:
+        """For each kept record its scores, if an observer is live; of `BATCHES` at most."""
+        chosen, self._chosen = self._chosen, []
+        every = -(-len(chosen) // BATCHES)
+        needed = any(map(_is_live, self.observers))
+        return [
+            _few_scores(each) if needed and (len(chosen) - 1 - place) % every == 0 else {}
+            for place, each in enumerate(chosen)
+        ]
+
+    def log(self, record: StepRecord, shown: Mapping[str, Any] | None = None) -> None:
+        """Send a record to all observers; ``shown`` to those that are live."""
         for observer in self.observers:
-            observer.log(record.step, phase=record.phase, **record.metrics)
+            more = shown if shown and _is_live(observer) else {}
+            observer.log(record.step, phase=record.phase, **record.metrics, **more)
 
     def sync(self) -> None:
         """Let observers with files write them, before a checkpoint."""
@@ -86,16 +119,35 @@ class Reports:
                 raise ValueError(f"{observer.path} is not of this run: give a new file")
 
 
-def _fetched(records: Sequence[StepRecord]) -> list[dict[str, float]]:
-    """The values of the records that are tensors, as numbers, in one copy from each device."""
-    numbers: list[dict[str, float]] = [{} for _ in records]
+def _is_live(observer: Any) -> bool:
+    return getattr(observer, "live", False)
+
+
+def _few_scores(chosen: Selection | None) -> dict[str, Any]:
+    """``scores`` of the first rows of a batch, and whether they are ``selected``, ``[n]`` each.
+
+    Batches are shuffled, so these are random rows.
+    """
+    if chosen is None or chosen.scores is None:
+        return {}
+    scores = chosen.scores.float()
+    selected = torch.zeros_like(scores)
+    selected[chosen.index] = (chosen.weight > 0).to(scores.dtype)
+    return {"scores": scores[:SCORES], "selected": selected[:SCORES]}
+
+
+def _fetched(metrics: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The values that are tensors as numbers, or lists of them, in one copy from each device."""
+    numbers: list[dict[str, Any]] = [{} for _ in metrics]
     places: dict[tuple[torch.device, torch.dtype], list[tuple[int, str]]] = {}
-    for position, record in enumerate(records):
-        for name, value in record.metrics.items():
+    for position, values in enumerate(metrics):
+        for name, value in values.items():
             if isinstance(value, Tensor):
                 places.setdefault((value.device, value.dtype), []).append((position, name))
     for entries in places.values():
-        values = torch.stack([records[place].metrics[name] for place, name in entries])
-        for (place, name), number in zip(entries, values.tolist(), strict=True):
-            numbers[place][name] = number
+        tensors = [metrics[place][name] for place, name in entries]
+        copied = iter(torch.cat([tensor.reshape(-1) for tensor in tensors]).tolist())
+        for (place, name), tensor in zip(entries, tensors, strict=True):
+            own = list(islice(copied, tensor.numel()))
+            numbers[place][name] = own if tensor.ndim else own[0]
     return numbers

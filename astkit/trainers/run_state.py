@@ -118,13 +118,17 @@ class RunState:
         """The current epoch, counted from 0."""
         return self.batches.epoch.number
 
-    def _report(self) -> None:
+    def report(self) -> None:
         """Send the records since the last report to the observers; waits for the device."""
         self.optimisation.check()  # raises if a loss or gradient was not finite
         if self.reports.waiting:
             self.ledger.settle()
             energy = self.ledger.energy()
-            self.reports.send(joules=energy.joules, joules_reason=energy.reason)
+            shown = {}
+            if self.policy.chooses:
+                shown["origin_units"] = self.ledger.origin_energy_units
+                shown["origin_units_dense"] = self.ledger.origin_energy_units_dense
+            self.reports.send(shown, joules=energy.joules, joules_reason=energy.reason)
 
     def _save(self) -> Path | None:
         """Save the current state, unless it is saved already; returns the folder."""
@@ -133,7 +137,7 @@ class RunState:
         place = self._place()
         if place != self.saves.place:
             self.policy.exchange()
-            self._report()
+            self.report()
             self.ledger.pool()
             self.reports.sync()
             state = {**self.optimisation.weights(), "trainer": self.state_dict()}

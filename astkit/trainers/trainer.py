@@ -241,7 +241,7 @@ class Trainer(RunState):
             for observer in self.reports.observers:
                 leaving.callback(observer.close)
             leaving.callback(self.ledger.settle)  # seconds may be read from here on
-            leaving.callback(self._report)
+            leaving.callback(self.report)
             leaving.callback(self.batches.stop)
             leaving.callback(self.optimisation.release)
             leaving.enter_context(system.tuned(self.config.threads, self.config.keep_memory))
@@ -282,8 +282,8 @@ class Trainer(RunState):
         self.batches.trained()
         self.progress = self._spent()
         record = self._record(batch, result)
-        if self.reports.keep(record):
-            self._report()
+        if self.reports.keep(record, result.selection):
+            self.report()
         return record
 
     def _next_batch(self) -> Batch | None:
@@ -515,7 +515,7 @@ class Trainer(RunState):
         """Make the changes that are due, and tell the observers."""
         for event in self.steering.applied(self.step):
             with self.ledger.paused():
-                self._report()
+                self.report()
                 place = {"epoch": self.epoch, "progress": self.progress}
                 changed = {"name": event.name, "value": event.value}
                 self.reports.log(StepRecord(self.step, "event", {**place, **changed}))
@@ -528,7 +528,7 @@ class Trainer(RunState):
             self.optimisation.flush()
             self.policy.exchange()
         self.ledger.note(BatchFlops(), overflowed=self.optimisation.take_lost())
-        self._report()
+        self.report()
         number = self.epoch + 1  # counted from 1
         self.batches.end_epoch()
         self.progress = self._spent()

@@ -1,162 +1,210 @@
-"""Live board: a figure in a notebook that is redrawn during a run."""
+"""What the live board shows of a run: points of its series, a cloud of scores, and a picture."""
 
 from __future__ import annotations
 
-import base64
-import sys
-import time
-from io import BytesIO
-from textwrap import fill, shorten
+from textwrap import fill
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
-from astkit.widgets import frontend
-from astkit.widgets.style import SOFT, Picture, line, picture, styled
+from astkit.widgets.style import COLOURS, INK, SELECTED, SKIPPED, SOFT, Picture, line, styled
 
 POINTS = 1000  # maximum number of points per series
-EVERY_S = 2.0  # minimum time between two frames, in seconds
-SHARE = 0.1  # maximum share of the time spent on drawing
-
+BATCHES = 250  # maximum number of batches whose scores are kept
 WINDOW = 20  # shown points of the running mean over a pale noisy series
+DECADES = 5  # below the highest score, on a logarithmic axis
 NOISY = ("measured_rate", "loss")
 
-_TEXT = "<LiveBoard>"  # constant: readers of notebooks compare the text of two runs
-_SERIES = {
-    "train": ("threshold", "measured_rate", "rate", "loss", "flops", "flops_dense", "joules"),
-    "epoch": ("val_loss", "val_accuracy"),
+_TRAIN = ("threshold", "measured_rate", "rate", "loss", "flops", "flops_dense", "joules")
+CURVES: dict[str, tuple[str, dict[str, str]]] = {
+    "threshold": ("threshold and scores", {"threshold": "threshold"}),
+    "rate": ("activation rate", {"measured_rate": "measured", "rate": "set point"}),
+    "loss": ("loss", {"loss": "rows trained on", "val_loss": "validation"}),
+    "metric": ("validation", {}),
+    "cost": ("cost and energy", {"flops": "FLOPs, this run", "flops_dense": "FLOPs, dense"}),
 }
-PANELS: tuple[tuple[str, str, dict[str, str]], ...] = (
-    ("threshold", "score of a sample", {"threshold": "threshold"}),
-    (
-        "activation rate",
-        "share (line: mean of 20)",
-        {"measured_rate": "measured", "rate": "set point"},
-    ),
-    (
-        "loss",
-        "loss (line: mean of 20)",
-        {"loss": "rows trained on, hard ones", "val_loss": "validation"},
-    ),
-    ("validation accuracy", "share of the samples", {"val_accuracy": "accuracy"}),
-    ("cost of training", "FLOPs, counted", {"flops": "this run", "flops_dense": "dense"}),
-    ("energy of training", "energy (J)", {"joules": "this run"}),
-)
-"""Title, unit, and the labels of the series of each panel."""
+"""Title, and the labels of the series, of each panel."""
+
+
+Scores = tuple[float, list[float], list[float]]
 
 
 class LiveBoard:
-    """An observer that plots threshold, activation rate, loss, accuracy and cost during a run.
-
-    Drawing is excluded from the trainer's clocks, and limited to a frame every two seconds and a
-    tenth of the time; the last frame is always drawn. If drawing fails, training continues without.
-
-    Args:
-        live: ``False`` disables the board.
+    """An observer that keeps what is plotted of a run; a `Dashboard` shows it.
 
     Attributes:
         series: logged values as pairs of step and value, by name; of long runs every second,
             fourth, eighth..., and the newest.
+        cloud: of some batches the step, scores ``[n]``, and 1 or 0 for selected or not ``[n]``.
+        events: step, name and value of each changed setting.
+        latest: the latest value of every metric.
     """
 
-    def __init__(self, live: bool | None = None) -> None:
-        self.shown = frontend.mode(live) != "off"
+    seconds = 0.1  # between two reports
+    live = True
+
+    def __init__(self) -> None:
         self.series: dict[str, list[tuple[float, float]]] = {}
-        self.events: list[int] = []
-        self._reason = "no meter was given"
+        self.cloud: list[Scores] = []
+        self.events: list[tuple[int, str, Any]] = []
+        self.latest: dict[str, Any] = {"joules_reason": "no meter was given"}
         self._logged: dict[str, int] = {}
         self._every: dict[str, int] = {}  # logged values from one kept to the next
-        self._due = 0.0
-        self._handle: Any = None
 
     def log(self, step: int, *, phase: str, **metrics: Any) -> None:
-        """Store the metrics of a batch; draw if a frame is due."""
+        """Keep the metrics of a batch, an epoch or a changed setting."""
         if phase == "event":
-            self.events.append(step)
-        self._reason = metrics.get("joules_reason") or self._reason
-        for name in _SERIES.get(phase, ()):
-            if metrics.get(name) is not None:
-                self._keep(name, (step, float(metrics[name])))
-        if self.shown and time.perf_counter() >= self._due:
-            self.draw()
+            self.events.append((step, metrics["name"], metrics["value"]))
+            return
+        if "scores" in metrics:
+            batch = (step, metrics.pop("scores"), metrics.pop("selected"))
+            self._keep(self.cloud, "scores", batch, BATCHES)
+        validated = [name for name in metrics if name.startswith("val_")]
+        for name in _TRAIN if phase == "train" else validated:
+            value = metrics.get(name)
+            if isinstance(value, int | float):
+                point = (step, float(value))
+                self._keep(self.series.setdefault(name, []), name, point, POINTS)
+        self.latest |= metrics
 
-    def _keep(self, name: str, point: tuple[float, float]) -> None:
-        points, number = self.series.setdefault(name, []), self._logged.get(name, 0)
-        every = self._every.setdefault(name, 1)
-        if points and (number - 1) % every:
-            points.pop()  # was the newest
-        points.append(point)
-        if len(points) > POINTS:
-            points[:] = [*points[:-1:2], point]
+    def _keep(self, kept: list[Any], name: str, point: tuple[Any, ...], most: int) -> None:
+        number, every = self._logged.get(name, 0), self._every.setdefault(name, 1)
+        if kept and (number - 1) % every:
+            kept.pop()  # was the newest
+        kept.append(point)
+        if len(kept) > most:
+            kept[:] = [*kept[:-1:2], point]
             self._every[name] = 2 * every
         self._logged[name] = number + 1
 
-    def draw(self) -> None:
-        """Draw a frame now, replacing the previous one."""
-        start = time.perf_counter()
-        try:
-            self._show()
-        except Exception as error:  # errors in drawing must not end a training run
-            self.shown = False
-            print(f"the live board is off, training continues: {error!r}", file=sys.stderr)
-        end = time.perf_counter()
-        self._due = end + max(EVERY_S, (end - start) / SHARE)
-
-    def _show(self) -> None:
-        from IPython.display import display
-
-        file = BytesIO()
-        self.picture().savefig(file, dpi=80, pil_kwargs={"compress_level": 1})  # fast, not small
-        bundle = {"image/png": base64.b64encode(file.getvalue()).decode(), "text/plain": _TEXT}
-        if self._handle is None:
-            self._handle = display(bundle, raw=True, display_id=True)
-        else:
-            self._handle.update(bundle, raw=True)
-
     def close(self) -> None:
-        """Draw the last frame."""
-        if self.shown and self.series:
-            self.draw()
+        """Does nothing."""
+
+    @property
+    def metric(self) -> str:
+        """Name of the validation metric that is plotted, such as "val_accuracy", or ""."""
+        names = (name for name in self.series if name.startswith("val_") and name != "val_loss")
+        return next(names, "")
+
+    def panels(self) -> dict[str, tuple[str, dict[str, str]]]:
+        """Title and curves of the panels for which there are values."""
+        found = {}
+        for name, (title, curves) in CURVES.items():
+            if name == "metric" and self.metric:
+                title, curves = self.metric.replace("val_", "validation "), {self.metric: ""}
+            if name == "cost" or curves.keys() & self.series.keys():
+                found[name] = (title, curves)
+        return found
+
+    def cost(self) -> list[str]:
+        """What the run has cost so far: FLOPs, units of the original's energy, joules."""
+        latest = self.latest
+        flops, dense = latest.get("flops"), latest.get("flops_dense")
+        said = ["FLOPs not counted"]
+        if flops is not None and dense:
+            saved = 1 - flops / dense
+            less = f"{saved:.0%} of the FLOPs saved" if saved >= 0 else f"{-saved:.0%} more FLOPs"
+            own, all_rows = (EngFormatter("FLOPs", places=2)(each) for each in (flops, dense))
+            said = [f"{own}, dense training of the same rows {all_rows}: {less}"]
+        if latest.get("origin_units") is not None:
+            units, every = latest["origin_units"], latest["origin_units_dense"]
+            said += [
+                f"the original's units (10 an activation, 0.1 a skip): {units:,.0f} of {every:,.0f}"
+            ]
+        joules = latest.get("joules")
+        reason = latest.get("joules_reason")
+        said += [f"no joules here: {reason}" if joules is None else f"{joules:.4g} J"]
+        return said
 
     @styled
-    def picture(self) -> Picture:
-        """A panel for each measured quantity, and a note about those not measured."""
-        points = {name: np.reshape(each, (-1, 2)).T for name, each in self.series.items()}
-        panels = [panel for panel in PANELS if panel[2].keys() & points.keys()]
-        rows = max(1, -(-len(panels) // 2))
-        figure = picture(2, rows, width=5.0, height=2.5, layout=None)  # several times faster
-        room = {"left": 0.1, "right": 0.98, "bottom": 0.32 / rows, "top": 1 - 0.14 / rows}
-        figure.subplots_adjust(**room, wspace=0.25, hspace=0.7)
-        for axis, (title, unit, curves) in zip(figure.axes, panels, strict=False):
-            axis.set(title=title, xlabel="step (batches)", ylabel=unit)
-            for place, (name, label) in enumerate(curves.items()):
-                if name not in points:
-                    continue
-                style = line(("this run", "dense")[place], markers=False)
-                style |= {"linestyle": ("-", "--")[place], "lw": 1.2}
-                if place and name != "flops_dense":
-                    style["color"] = SOFT
-                x, y = points[name]
-                if name in NOISY:
-                    axis.plot(x, y, color=style["color"], lw=0.7, alpha=0.35)
-                    mean = pd.Series(y).rolling(WINDOW, min_periods=1).mean()
-                    y = mean.where(np.isfinite(y)).to_numpy()
-                axis.plot(x, y, label=label, marker="o" if len(x) == 1 else None, **style)
-            whole = axis.get_xaxis_transform()  # from the lower end to the upper
-            axis.vlines(self.events, 0, 1, SOFT, ":", lw=0.8, transform=whole)
-            axis.set_xlim(left=0)
-            axis.xaxis.set_major_locator(MaxNLocator(5))
-            if title != "threshold":
-                axis.set_ylim(bottom=min(0.0, axis.dataLim.y0))
-            if "flops" in curves:
-                axis.yaxis.set_major_formatter(EngFormatter())
-            if len(curves) > 1:
-                axis.legend(fontsize=8)
-        for empty in figure.axes[len(panels) :]:
-            empty.set_axis_off()
-        what = {"joules": f"joules not measured: {self._reason}", "flops": "FLOPs not counted"}
-        note = " · ".join(text for name, text in what.items() if name not in points)
-        figure.text(0.01, 0.02, fill(shorten(note, 280), 140), size=8, color=SOFT)
+    def picture(self, caption: str = "") -> Picture:
+        """A panel for each measured quantity, the cost in words, and ``caption`` below."""
+        panels = self.panels()
+        names = list(panels)
+        wide = names.pop(0) if "threshold" in panels else None
+        places: list[Any] = [[name, name] for name in [wide] if name]
+        places += [[*names[row : row + 2], "."][:2] for row in range(0, len(names), 2)]
+        height = 2.2 * len(places) + 0.8
+        figure = Picture(figsize=(8, height), dpi=110)
+        axes = figure.subplot_mosaic(places)
+        figure.subplots_adjust(
+            left=0.085, right=0.92, top=1 - 0.3 / height, bottom=1.2 / height, hspace=0.65
+        )
+        for name, axis in axes.items():
+            title, curves = panels[str(name)]
+            axis.set_title(title)
+            self._curves(axis, str(name), curves)
+        words = [*self.cost(), *[caption] * bool(caption)]
+        said = "\n".join(fill(text, 120) for text in words)
+        figure.text(0.02, 0.1 / height, said, size=8, color=SOFT, va="bottom")
         return figure
+
+    def _curves(self, axis: Axes, panel: str, curves: dict[str, str]) -> None:
+        """Draw the curves of one panel."""
+        if panel == "threshold":
+            self._scores(axis)
+        for place, (name, label) in enumerate(curves.items()):
+            if not self.series.get(name):
+                continue
+            x, y = np.transpose(self.series[name])
+            style: dict[str, Any] = {**line(("this run", "dense")[place], markers=False), "lw": 1.2}
+            style["linestyle"] = ("-", "--")[place]
+            if panel == "threshold":
+                style["color"] = INK
+            elif place and name != "flops_dense":
+                style["color"] = SOFT
+            if name in NOISY:
+                axis.plot(x, y, color=style["color"], lw=0.7, alpha=0.35)
+                mean = pd.Series(y).rolling(WINDOW, min_periods=1).mean()
+                y = mean.where(np.isfinite(y)).to_numpy()
+                label = f"{label}, mean of {WINDOW}"
+            axis.plot(x, y, label=label, marker="o" if len(x) == 1 else None, **style)
+        whole = axis.get_xaxis_transform()  # from the lower end to the upper
+        axis.vlines([event[0] for event in self.events], 0, 1, SOFT, ":", lw=0.8, transform=whole)
+        axis.set_xlim(left=0)
+        axis.xaxis.set_major_locator(MaxNLocator(8, integer=True))
+        axis.set_xlabel("step (batches)")
+        if panel != "threshold":
+            axis.set_ylim(bottom=min(0.0, axis.dataLim.y0))
+        if panel == "cost":
+            axis.yaxis.set_major_formatter(EngFormatter())
+            self._joules(axis)
+        if len(axis.get_legend_handles_labels()[0]) > 1:
+            axis.legend(fontsize=8)
+
+    def _scores(self, axis: Axes) -> None:
+        """A dot for each score, in the colours of selected and skipped rows."""
+        axis.set_ylabel("score of a sample")
+        steps, scores, selected = (
+            np.concatenate([np.broadcast_to(each[part], len(each[1])) for each in self.cloud])
+            if self.cloud
+            else np.empty(0)
+            for part in range(3)
+        )
+        for label, colour, mask in (
+            ("selected", SELECTED, selected > 0),
+            ("skipped", SKIPPED, selected == 0),
+        ):
+            axis.plot(steps[mask], scores[mask], ".", color=colour, ms=2, alpha=0.5, label=label)
+        values = [*scores, *(value for _, value in self.series["threshold"])]
+        finite = np.array(values)[np.isfinite(values)]
+        if len(finite) and finite.min() > 0:
+            top = finite.max()
+            axis.set_yscale("log")
+            axis.set_ylim(max(finite.min(), top / 10**DECADES) / 1.5, top * 1.5)
+
+    def _joules(self, axis: Axes) -> None:
+        """A line of joules on an axis of its own, if there are any."""
+        if not self.series.get("joules"):
+            return
+        x, y = np.transpose(self.series["joules"])
+        right = axis.twinx()
+        right.grid(False)
+        right.spines["right"].set_visible(True)
+        right.plot(x, y, color=COLOURS[0], lw=1.2)
+        right.set_ylim(bottom=0)
+        right.set_ylabel("joules", color=COLOURS[0])
+        axis.plot([], [], color=COLOURS[0], lw=1.2, label="joules")

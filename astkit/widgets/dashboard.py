@@ -2,86 +2,189 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
 import threading
-import time
-from contextlib import closing
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from astkit import files
 from astkit.widgets import frontend
 from astkit.widgets.board import LiveBoard
 
 if TYPE_CHECKING:
-    from astkit.widgets.strip import Strip
+    from astkit.widgets.screen import Screen
+
+LOOK_S = 0.02  # between two looks whether a paused run goes on
+
+_RUNNING: WeakKeyDictionary[Any, Run] = WeakKeyDictionary()
 
 
 class Run:
     """A trainer's run, and the switches that control it.
 
-    ``pause``, ``resume``, ``step`` and ``stop`` may be called from any thread: they set a flag that
-    is read between batches.
+    ``pause``, ``resume``, ``step`` and ``stop`` set a flag that is read between batches, and may
+    be called from any thread. ``await run`` waits for the end in a notebook, where
+    `Dashboard.start` returns before; it raises what training raised, and ``KeyboardInterrupt``
+    after an interrupt.
 
     Attributes:
         trainer: a `Trainer`.
-        status: "ready", "running", "paused", "finished", "stopped", "interrupted" or "failed".
+        status: "ready", "running", "paused", "waiting" (while another cell runs), "finished",
+            "stopped", "interrupted" or "failed".
+        error: the exception that ended the run, or ``None``.
     """
 
     def __init__(self, trainer: Any) -> None:
         self.trainer = trainer
         self.status = "ready"
-        self._paused, self._single, self._stopped = (threading.Event() for _ in range(3))
+        self.error: BaseException | None = None
+        self.interrupted = False
+        self._paused, self._single, self._stopped = False, False, False
+        self._busy, self._awaited = False, 0  # whether a cell runs, and cells that await this run
+        self._task: asyncio.Task[None] | None = None
 
     def pause(self) -> None:
         """Pause after the current batch."""
-        self._paused.set()
+        self._paused = True
 
     def resume(self) -> None:
         """Continue."""
-        self._paused.clear()
+        self._paused = False
 
     def step(self) -> None:
         """Train on one batch and pause."""
-        self._paused.set()
-        self._single.set()
+        self._paused = self._single = True
 
     def stop(self) -> None:
         """End the run after the current batch."""
-        self._stopped.set()
+        self._stopped = True
 
-    def drive(self, strip: Strip | None = None, pace: float | None = None) -> None:
-        """Train to the end; ``strip`` is kept up to date.
-
-        ``pace``: maximum batches per second. An interrupt ends the run after the current batch;
-        other errors are raised.
-        """
+    def drive(self, screen: Screen | None = None) -> None:
+        """Train to the end; ``screen`` is kept up to date. Raises what training raises."""
         from astkit.trainers.limits import interrupt_held  # imports torch
 
-        follow = (lambda: None) if strip is None else strip.follow
-        self.status, ending = "running", "failed"
-        try:
-            with closing(self.trainer.steps()) as steps, interrupt_held() as interrupted:
-                for record in steps:
-                    if record.phase == "train":
-                        self._single.clear()
-                    follow()
-                    time.sleep(1 / pace if pace and not (strip and strip.closed) else 0.0)
-                    while self._waits() and not interrupted():
-                        self.status = "paused"
-                        follow()
-                        time.sleep(0.05)
-                    self.status = "running"
-                    if self._stopped.is_set() or interrupted():
+        with self._training(screen), interrupt_held() as interrupted:
+            with closing(self.trainer.steps()) as steps:
+                for _ in steps:
+                    if screen is not None:
+                        screen.follow()
+                    if self._stopped or interrupted():
                         break
-                ending = "interrupted" if interrupted() else "finished"
-            ending = "stopped" if self._stopped.is_set() else ending
-        finally:
-            self.status = ending
-            follow()
+            self.interrupted = interrupted()
+        self.wait()
 
-    def _waits(self) -> bool:
-        return self._paused.is_set() and not self._single.is_set() and not self._stopped.is_set()
+    def begin(self, screen: Screen, pace: float | None = None) -> None:
+        """Train as a task of the running event loop, a batch at a time.
+
+        ``pace``: maximum batches per second while controls are shown.
+        """
+
+        def busy() -> None:
+            self._busy = True
+            if self.status == "running":
+                self.status = "waiting"
+                screen.follow(now=True)
+
+        def free() -> None:
+            self._busy = False
+            screen.expect()
+
+        cells = ExitStack()
+        cells.enter_context(frontend.between_cells(busy, free))
+        self._busy = frontend.in_cell()
+        _RUNNING[self.trainer] = self
+        self._task = asyncio.get_running_loop().create_task(self._train(screen, pace, cells))
+
+    async def _train(self, screen: Screen, pace: float | None, cells: ExitStack) -> None:
+        with cells, self._training(screen):
+            await self._turn(screen, 0.0)
+            with closing(self.trainer.steps()) as steps:
+                for record in () if self._over() else steps:
+                    if record.phase == "train":
+                        self._single = False
+                    screen.follow()
+                    await self._turn(screen, 1 / pace if pace and not screen.pictures else 0.0)
+                    if self._over():
+                        break
+
+    async def _turn(self, screen: Screen, seconds: float) -> None:
+        """Leave the event loop to others; wait while the run is paused or a cell runs."""
+        main = threading.current_thread() is threading.main_thread()
+        if main and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # between two cells
+            signal.signal(signal.SIGINT, _interrupt)
+        await asyncio.sleep(seconds)
+        shown = ""
+        while (status := self._waits()) and not self._over():
+            if status != shown:
+                self.status = shown = status
+                self.trainer.report()
+                screen.follow(now=True)
+            elif not screen.pictures:
+                screen.follow()
+            await asyncio.sleep(LOOK_S)
+        self.status = "running"
+
+    def _waits(self) -> str:
+        """What the run waits for: "paused", "waiting" for a cell, or "" for nothing."""
+        if self._busy and not self._awaited:
+            return "waiting"
+        return "paused" if self._paused and not self._single else ""
+
+    def _over(self) -> bool:
+        return self._stopped or self.interrupted
+
+    @contextmanager
+    def _training(self, screen: Screen | None) -> Iterator[None]:
+        """Keep how the block ended, and show it; errors are raised by `wait`."""
+        _RUNNING[self.trainer] = self
+        self.status = "running"
+        try:
+            yield
+        except BaseException as error:  # an event loop must not see an interrupt either
+            self.error = error
+            self.interrupted = isinstance(error, KeyboardInterrupt | asyncio.CancelledError)
+        finally:
+            _RUNNING.pop(self.trainer, None)
+        if self.interrupted:
+            self.status, self.error = "interrupted", KeyboardInterrupt()
+        elif self.error is not None:
+            self.status = "failed"
+        else:
+            self.status = "stopped" if self._stopped else "finished"
+        if screen is not None:
+            screen.end()
+
+    def wait(self) -> Run:
+        """The run when it is over; raises what ended it.
+
+        Raises ``RuntimeError`` in a notebook where it still trains, which this would block.
+        """
+        if self._task is not None and not self._task.done():
+            raise RuntimeError("wait: the run trains between cells of this notebook: await run")
+        if self.error is not None:
+            raise self.error
+        return self
+
+    async def _ended(self) -> Run:
+        if self._task is not None and not self._task.done():
+            self._awaited += 1
+            try:
+                await asyncio.shield(self._task)
+            except asyncio.CancelledError:  # the kernel was interrupted
+                self.interrupted = True
+                await self._task
+            finally:
+                self._awaited -= 1
+        return self.wait()
+
+    def __await__(self) -> Generator[Any, None, Run]:
+        return self._ended().__await__()
 
     def record(self) -> dict[str, Any]:
         """Status, metrics and changes of settings (``steered``: if any) as plain values."""
@@ -100,36 +203,69 @@ class Run:
         files.write_json(path, self.record())
 
 
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """An interrupt between two cells ends the runs that train then."""
+    for run in list(_RUNNING.values()):
+        run.interrupted = True
+
+
 class Dashboard:
     """Shows a run in a notebook while it trains, and lets its gate be steered::
 
-        run = Dashboard().run(trainer)
+        run = Dashboard().start(trainer)  # the cell returns, and training goes on
+        await run  # in a later cell: waits for the end
 
-    The cell ends with the run. An interrupt, or the stop button, ends it after the current batch;
-    everything up to there is kept. Without a front end (papermill, nbval) only the board is drawn,
-    and in scripts nothing.
+    `start` trains between two cells, in the kernel's own event loop: the run pauses while another
+    cell runs. Without a front end (papermill, nbval, scripts) it trains to the end before it
+    returns, as `run` does everywhere. The joules of a trainer without a meter are measured where
+    its device has a counter. When a run ends, a picture takes the place of the controls.
 
     Args:
-        live: ``False`` shows neither board nor controls, ``True`` shows controls even if no
-            front end was detected.
+        live: ``False`` shows nothing, ``True`` shows controls even if no front end was detected.
         pace: maximum batches per second while controls are shown; ``None`` for no limit.
+
+    Attributes:
+        board: what is shown of the run.
+        last: the latest run, however it ended; ``None`` before the first.
     """
 
     def __init__(self, live: bool | None = None, pace: float | None = None) -> None:
         self.live, self.pace = live, pace
-        self.board = LiveBoard(live)
+        self.board = LiveBoard()
+        self.last: Run | None = None
+
+    def start(self, trainer: Any) -> Run:
+        """Begin to train; returns the `Run`, to be awaited. Raises: see `run`."""
+        if frontend.mode(self.live) != "ask" or not frontend.has_loop():
+            return self.run(trainer)
+        run, screen = self._open(trainer, controls=True)
+        run.begin(screen, self.pace)
+        return run
 
     def run(self, trainer: Any) -> Run:
-        """Train to the end of the budget; returns the `Run` with its record."""
+        """Train to the end of the budget, with a picture and without controls.
+
+        An interrupt ends the run after the current batch, and is raised when the state is saved.
+        Raises ``RuntimeError`` for a trainer that is running.
+        """
+        run, screen = self._open(trainer, controls=False)
+        run.drive(screen)
+        return run
+
+    def _open(self, trainer: Any, controls: bool) -> tuple[Run, Screen]:
+        from astkit.profiling import EnergyMeter  # these import torch
+        from astkit.widgets.screen import Screen
+
+        if trainer in _RUNNING:
+            raise RuntimeError(
+                "trainer: its run has not ended: await it, or end it by run.stop(), before you"
+                " start another"
+            )
         if self.board not in trainer.reports.observers:
             if self.board.series:  # of another run
-                self.board = LiveBoard(self.live)
-            trainer.reports.observers.append(self.board)
-        run = Run(trainer)
-        if frontend.mode(self.live) == "ask":
-            from astkit.widgets.strip import Strip
-
-            run.drive(Strip(run), self.pace)
-        else:
-            run.drive()
-        return run
+                self.board = LiveBoard()
+            trainer.reports.add(self.board, accelerator=trainer.device.type != "cpu")
+        if trainer.ledger.meter is None:
+            trainer.ledger.meter = EnergyMeter(trainer.device)
+        self.last = run = Run(trainer)
+        return run, Screen(run, self.board, frontend.mode(self.live), controls)

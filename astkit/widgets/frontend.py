@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Literal
 
 
@@ -24,3 +27,36 @@ def mode(live: bool | None = None) -> Literal["off", "headless", "ask"]:
         return "off"
     parent = getattr(running, "get_parent", None)  # only ipykernel has it
     return "ask" if live or parent is None or parent("shell").get("metadata") else "headless"
+
+
+def has_loop() -> bool:
+    """Whether an event loop runs here, as in a kernel's main thread."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def in_cell() -> bool:
+    """Whether a cell of a notebook is what runs now, and not a message of a widget."""
+    parent = getattr(kernel(), "get_parent", None)
+    if parent is None:
+        return False
+    return bool(parent("shell").get("header", {}).get("msg_type") == "execute_request")
+
+
+@contextmanager
+def between_cells(busy: Callable[[], None], free: Callable[[], None]) -> Iterator[None]:
+    """Within the block, call ``busy`` before each cell of the notebook and ``free`` after it."""
+    events = getattr(getattr(kernel(), "shell", None), "events", None)
+    if events is None:
+        yield
+        return
+    events.register("pre_execute", busy)
+    events.register("post_execute", free)
+    try:
+        yield
+    finally:
+        events.unregister("pre_execute", busy)
+        events.unregister("post_execute", free)

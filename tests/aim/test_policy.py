@@ -14,12 +14,14 @@ from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from astkit import RunInfo, rng
+from astkit.aim import pair as pairing
 from astkit.aim import policy as aim
-from astkit.aim import ratio
+from astkit.aim.estimators import least_fit
 from astkit.aim.features import Rows
+from astkit.aim.pair import Pair
 from astkit.aim.policy import Aim
 from astkit.aim.powers import PowerForecast
-from astkit.aim.ratio import Pair, input_ratio
+from astkit.aim.ratio import input_ratio
 from astkit.gating import as_policy
 from astkit.gating.policies.draws import draw_systematic
 from tests.datasets.transformed import Transformed, dimmed, noise
@@ -306,7 +308,7 @@ def test_all_rows_are_trained_on_where_choosing_would_take_too_much_of_the_run(
     drifted: aim.Weighting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = run_info(table(N, 0, flipped=0.6), table(M, 1), 0)
-    known = aim.FITS * aim.pair(run.data, run.target).least_fit() / aim.MOST
+    known = aim.FITS * least_fit(aim.pair(run.data, run.target)) / aim.MOST
     for budget, tested in ((0.99 * known, False), (1.01 * known, True)):
         policy = Aim()
         with pytest.warns(UserWarning, match=r"more than 25% of the run: all rows are trained on"):
@@ -426,7 +428,7 @@ def test_a_target_without_a_class_of_the_training_rows_is_refused() -> None:
 
 
 def test_a_class_that_no_fitted_row_has_is_weighed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ratio, "FITTED", 100)
+    monkeypatch.setattr(pairing, "FITTED", 100)
     labels = torch.arange(400) % 3
     labels[7] = 3
     train = TensorDataset(torch.randn(400, 4), labels)

@@ -14,8 +14,8 @@ from torch.utils.data import TensorDataset
 
 from astkit.aim import powers
 from astkit.aim.features import Rows
+from astkit.aim.pair import Pair
 from astkit.aim.powers import PRIOR, PowerForecast
-from astkit.aim.ratio import Pair
 
 
 def pair(train: TensorDataset, target: TensorDataset) -> Pair:

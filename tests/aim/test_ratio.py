@@ -9,19 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from scipy import signal
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import TensorDataset
 
+from astkit.aim import pair as pairing
 from astkit.aim import policy as aim
 from astkit.aim import ratio
 from astkit.aim.features import Rows
-from astkit.aim.ratio import Array, Pair
-from astkit.datasets import Images, dependence
-
-
-def pair(train: torch.Tensor, target: torch.Tensor, *labels: torch.Tensor) -> Pair:
-    parts = ((train, *labels[:1]), (target, *labels[1:]))
-    return Pair(*(Rows(TensorDataset(*part)) for part in parts))
+from astkit.aim.pair import Array, Pair
+from astkit.datasets import Images
+from tests.aim.pairs import labelled, pair
 
 
 def test_the_auc_is_the_share_of_pairs_in_order() -> None:
@@ -78,14 +74,6 @@ def test_classes_are_counted() -> None:
     assert ratio.class_factor(train, target).tolist() == pytest.approx(expected)
 
 
-def labelled(train: torch.Tensor, target: torch.Tensor, groups: int = 0) -> Pair:
-    """Rows with these labels; in ``groups`` of equally many consecutive rows, if any."""
-    parts = [TensorDataset(torch.zeros(len(each), 1), each) for each in (train, target)]
-    for part in parts if groups else ():
-        part.groups = torch.arange(len(part)) * groups // len(part)  # type: ignore[attr-defined]
-    return Pair(*(Rows(part, classes=True) for part in parts))
-
-
 def test_groups_that_have_one_class_each_are_few_draws() -> None:
     random = np.random.default_rng(0)
     together, apart = [], []
@@ -99,21 +87,6 @@ def test_groups_that_have_one_class_each_are_few_draws() -> None:
     assert sum(p < 0.1 for p in apart) > 30
     other = labelled(torch.arange(200) // 20 % 2, 2 + torch.arange(200) // 20 % 2, 10)
     assert ratio.class_test(other) < 0.001
-
-
-def test_groups_stay_together() -> None:
-    made = labelled(torch.arange(120) % 2, torch.arange(90) % 2, 6)
-    groups, of_target = made.train.groups, made.target.groups
-    assert groups is not None
-    assert of_target is not None
-    for part in made.halves():
-        assert of_target[part].bincount(minlength=6).unique().tolist() == [0, 15]
-        assert len(part) == 45
-    assert len(groups[made.sample].unique_consecutive()) == 6
-    rows = torch.randperm(120, generator=torch.Generator().manual_seed(0))[:50]
-    assert len(groups[made.by_unit(rows)].unique_consecutive()) == 6
-    drawn = ratio.folds(made.train, 3, 0)
-    assert all(len(drawn[groups == group].unique()) == 1 for group in range(6))
 
 
 def test_other_class_shares_are_found_and_equal_ones_are_not() -> None:
@@ -180,81 +153,6 @@ def mean(pool: list[tuple[float, float, float]]) -> float:
     return sum(value * weight for _, value, weight in pool) / sum(weight for *_, weight in pool)
 
 
-def test_features_of_a_model_are_told_apart_with_the_label_by_a_literal_ridge_regression() -> None:
-    random = torch.Generator().manual_seed(0)
-    seen = [torch.randn(n, 3, generator=random) for n in (90, 30)]
-    labels = [torch.randint(4, (n,), generator=random) for n in (90, 30)]
-    rows = [
-        Rows(TensorDataset(x, y), by_row=x.__getitem__) for x, y in zip(seen, labels, strict=True)
-    ]
-    factor = torch.rand(90, dtype=torch.float64, generator=random)
-    fitted = torch.arange(0, 90, 2), torch.arange(20)
-    found = ratio.Classifier(Pair(*rows), *fitted, factor)
-    scores = found.scores(rows[0], torch.arange(90))
-
-    views = [np.hstack([x, np.eye(4)[y]]) for x, y in zip(seen, labels, strict=True)]
-    x = np.vstack([view[which] for view, which in zip(views, fitted, strict=True)])
-    kinds = np.repeat([0.0, 1.0], [45, 20])
-    weight = np.concatenate([factor[::2], np.full(20, float(factor[::2].sum()) / 20)])
-    middle, spread = x.mean(0), x.std(0)
-    a = (x - middle) / spread
-    means = [np.average(part, 0, weight) for part in (a, kinds)]
-    a, centred = a - means[0], kinds - means[1]
-    penalty = ratio.SHRINK * weight.sum() * 7 / 20
-    slope = np.linalg.solve((a.T * weight) @ a + penalty * np.eye(7), (a.T * weight) @ centred)
-    expected = ((views[0] - middle) / spread - means[0]) @ slope + means[1]
-    assert scores == pytest.approx(expected, abs=1e-5)
-
-
-def recording(rows: int, seed: int, memory: float = 0.8) -> tuple[torch.Tensor, torch.Tensor]:
-    """Windows ``[rows, 2, 1]`` of a first-order autoregression, and the sign of its last value."""
-    random = np.random.default_rng(seed)
-    noise = random.normal(size=rows + 301)
-    values = signal.lfilter([1], [1, -memory], noise)[300:]
-    windows = torch.from_numpy(np.stack([values[:-1], values[1:]], 1)).float()
-    return windows[:, :, None], (windows[:, 1] > 0).long()
-
-
-def test_consecutive_rows_of_a_series_stay_together() -> None:
-    x, y = recording(1700, 0)
-    series = Pair(
-        *(Rows(TensorDataset(x[part], y[part])) for part in (slice(1200), slice(1200, None)))
-    )
-    assert series.worth == pytest.approx(500 / 9, rel=0.5)  # (1 + 0.8) / (1 - 0.8) rows for one
-    block = series.train.block
-    assert block == series.target.block
-    assert block == min(math.ceil(dependence.TIMES * 500 / series.worth), 500 // 6)
-    drawn = ratio.folds(series.train, 3, 0)
-    own = ratio.units(series.train)
-    assert bool((own.diff() >= 0).all())
-    assert all(len(drawn[own == each].unique()) == 1 for each in range(int(own.max())))
-    counts = torch.stack([drawn[own == each][0] for each in range(1 + int(own.max()))]).bincount()
-    assert counts.max() - counts.min() <= 1
-    assert series.sample.sort().values.equal(torch.arange(1200))
-    assert bool((series.sample[: block // 2].diff() == 1).all())
-
-
-def test_rows_in_random_order_or_sorted_by_class_are_single_rows() -> None:
-    x, y = recording(1700, 0)
-    order = torch.from_numpy(np.random.default_rng(0).permutation(1700))
-    by_class = (y[order]).argsort(stable=True)
-    random = TensorDataset(x[order], y[order])
-    folder = TensorDataset(x[order][by_class], y[order][by_class])
-    for train, target in ((random, random), (folder, folder), (TensorDataset(x, y), random)):
-        both = Pair(Rows(train), Rows(target))
-        assert both.worth == 1700
-        assert ratio.units(both.train).equal(torch.arange(1700))
-
-
-def test_a_change_within_the_training_data_does_not_lengthen_blocks() -> None:
-    x, y = recording(2000, 1)
-    train, target = x[:1500].clone(), TensorDataset(x[1500:], y[1500:])
-    train[1000:] += 5
-    blocks = [Pair(Rows(TensorDataset(each, y[:1500])), Rows(target)) for each in (x[:1500], train)]
-    assert blocks[0].worth < 500
-    assert blocks[1].worth == pytest.approx(blocks[0].worth, rel=0.3)
-
-
 def test_another_law_with_the_same_inputs_is_found() -> None:
     """The classifier sees how far each target is from what either kind expects."""
     random = torch.Generator().manual_seed(0)
@@ -265,21 +163,6 @@ def test_another_law_with_the_same_inputs_is_found() -> None:
     found = ratio.input_test(pair(x, held, -y, y_held), whole)
     assert found.auc > 0.9
     assert found.p < 0.001
-
-
-def test_columns_without_a_common_value_are_left_out() -> None:
-    nan = float("nan")
-    x = np.array([[0, 1, 2, nan, nan, 1], [2, 1, nan, nan, nan, 1]])
-    of_target = np.array([[3, 1, 2, 1, nan, 0], [4, 1, 5, 2, nan, 3]])
-    assert ratio.overlap(x, of_target).tolist() == [False, True, True, False, False, True]
-    assert ratio.overlap(of_target, x).tolist() == [False, True, True, False, False, True]
-    made = pair(torch.tensor(x).float(), torch.tensor(of_target).float())
-    assert len(made.sample) == 2
-    assert made.train.features(torch.arange(2)).shape == (2, 3)
-    assert made.target.features(torch.arange(2))[:, 2].tolist() == [0, 3]
-    apart = pair(torch.zeros(2, 1), torch.ones(2, 1))
-    assert len(apart.sample) == 2
-    assert apart.train.features(torch.arange(2)).shape == (2, 1)  # else nothing would be left
 
 
 @pytest.mark.filterwarnings("error")
@@ -296,24 +179,6 @@ def test_a_table_may_hold_few_values_in_a_column_and_infinite_ones(classes: int)
     assert len(made.sample) == 400
     found = aim.weigh(made)
     assert "nothing to gain" not in found.forecast.sentence
-
-
-def test_all_work_is_booked() -> None:
-    both = pair(torch.randn(60, 2), torch.randn(40, 2))
-    both.flops, both.train.flops, both.target.flops = 1.0, 20.0, 300.0
-    assert both.booked() == 321.0
-
-
-@pytest.mark.parametrize("shape", [(4,), (1, 8, 8)])
-def test_the_least_price_of_a_fit_is_near_the_price(shape: tuple[int, ...]) -> None:
-    both = pair(torch.randn(900, *shape), torch.randn(240, *shape))
-    least = both.least_fit()
-    ratio.Classifier(both, torch.arange(660), torch.arange(240), torch.ones(900))
-    assert least == pytest.approx(both.flops, rel=0.05)
-
-
-def test_the_price_of_a_fit_to_texts_is_not_known_before() -> None:
-    assert pair(*torch.arange(200).reshape(2, 20, 5)).least_fit() == 0
 
 
 def rows_of(kind: str, count: int, random: torch.Generator) -> Any:
@@ -348,7 +213,7 @@ def test_copies_of_training_rows_are_no_difference(kind: str) -> None:
     whole = torch.ones(1200, dtype=torch.float64)
     made = Pair(Rows(again(data, four)), Rows(target))
     assert ratio.input_test(made, whole).p > 0.01
-    assert ratio.units(made.train).bincount().tolist() == [4] * 300
+    assert pairing.units(made.train).bincount().tolist() == [4] * 300
     other = Pair(Rows(target), Rows(again(data, four)))
     assert ratio.input_test(other, whole[:240]).p > 0.01
 
@@ -362,7 +227,7 @@ def test_copies_stay_together_where_neighbours_depend_on_each_other(kind: str) -
     made.__dict__["worth"] = 24.0
     made.train.block = made.target.block = 10
     assert ratio.input_test(made, torch.ones(1200, dtype=torch.float64)).p > 0.01
-    own = ratio.units(made.train)
+    own = pairing.units(made.train)
     assert len(own.unique()) > 20
     for row in range(300):
         assert len(own[four == row].unique()) == 1
@@ -388,62 +253,12 @@ def test_copies_do_not_make_class_shares_differ() -> None:
     assert ratio.class_test(made) > 0.01
 
 
-def test_kinds_that_differ_are_refused() -> None:
-    with pytest.raises(ValueError, match="the training data hold table and the target tokens"):
-        pair(torch.zeros(9, 2), torch.zeros(9, 2, dtype=torch.int64))
-
-
 def test_folds_of_one_row_are_scored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ratio, "CHUNK", 1)
     pair = Pair(Rows(TensorDataset(torch.randn(120, 3))), Rows(TensorDataset(torch.randn(100, 3))))
     one = torch.ones(120, dtype=torch.float64)
     found = ratio.input_ratio(pair, one, torch.arange(100), torch.arange(120))
     assert torch.isfinite(found).all()
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_short_series_are_divided_into_shorter_blocks(seed: int) -> None:
-    x, y = recording(200, seed, 0.97)
-    target = Rows(TensorDataset(x, y))
-    both = Pair(target, target, seed)
-    assert both.worth < dependence.FEWEST
-    assert len(ratio.units(target).unique()) >= 6
-    parts = ratio.folds(target, 3, seed)
-    for half in both.halves():
-        assert len(parts[half].unique()) > 1
-
-
-def test_integers_of_a_small_target_are_the_classes_of_the_training_rows() -> None:
-    labels = torch.arange(4000) % 200
-    train = Rows(TensorDataset(torch.randn(4000, 4), labels))
-    few = torch.arange(150) % 20 + 180
-    pair = Pair(train, Rows(TensorDataset(torch.randn(150, 4), few)))
-    assert pair.labels is not None
-    assert pair.labels[1].equal(few)
-    assert Pair(train, Rows(TensorDataset(torch.randn(150, 4), few + 20))).labels is None
-    assert Pair(train, Rows(TensorDataset(torch.randn(150, 4), few / 2))).labels is None
-
-
-def test_rows_of_another_width_and_unknown_rows_are_refused() -> None:
-    wide, narrow = (TensorDataset(torch.randn(120, width)) for width in (5, 3))
-    with pytest.raises(
-        ValueError, match=r"training data has the shape \[5\] .* \[3\], or other targets: pass"
-    ):
-        Pair(Rows(wide), Rows(narrow))
-    targets = TensorDataset(wide.tensors[0], torch.zeros(120, 2))
-    with pytest.raises(
-        ValueError, match=r"training data has the shape \[5\] .* or other targets: pass"
-    ):
-        Pair(Rows(TensorDataset(wide.tensors[0], torch.zeros(120))), Rows(targets))
-    column = Rows(TensorDataset(wide.tensors[0], torch.zeros(120, 1)))
-    Pair(Rows(TensorDataset(wide.tensors[0], torch.zeros(120))), column)  # as many values
-    colour, grey = (Rows(TensorDataset(torch.zeros(9, channels, 8, 8))) for channels in (3, 1))
-    with pytest.raises(
-        ValueError, match=r"shape \[3, 8, 8\] .* \[1, 8, 8\], or other targets: pass"
-    ):
-        Pair(colour, grey)
-    with pytest.raises(ValueError, match="a sampler of its own"):
-        Rows(DataLoader(wide, sampler=[3, 1, 1]))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("shift", [0, 10**12])

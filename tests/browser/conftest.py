@@ -35,6 +35,25 @@ SETTINGS = [
 OVERRIDES = {"@jupyterlab/apputils-extension:notification": {"fetchNews": "false"}}
 
 
+WATCH = """(seconds) => new Promise((resolve) => {
+  const canvas = [...document.querySelectorAll(".astkit-board canvas")].pop();
+  const seen = {};
+  const end = performance.now() + 1000 * seconds;
+  function look() {
+    if (!(canvas.dataset.step in seen)) {
+      const { x, y, width, height } = canvas.panels.find(({ name }) => name === "loss").box;
+      const area = [2 * x, 2 * y, 2 * width, 2 * height].map(Math.round);
+      let hash = 0;
+      for (const value of canvas.getContext("2d").getImageData(...area).data)
+        hash = (31 * hash + value) | 0;
+      seen[canvas.dataset.step] = hash;
+    }
+    if (performance.now() < end) setTimeout(look, 40); else resolve(seen);
+  }
+  look();
+})"""
+
+
 def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -93,8 +112,8 @@ def _wait_for(port: int, server: subprocess.Popen[bytes], log: Path) -> None:
 class LabPage:
     """One notebook in the browser, with the few things that a user does to it."""
 
-    def __init__(self, page: Any, name: str) -> None:
-        self.page, self.name = page, name
+    def __init__(self, page: Any, name: str, path: Path) -> None:
+        self.page, self.name, self.path = page, name, path
 
     def run_cells(self, count: int) -> None:
         """Press Shift+Enter ``count`` times, beginning at the first cell."""
@@ -118,30 +137,53 @@ class LabPage:
 
     def readout(self) -> str:
         """What the dashboard says of the run."""
-        readout = self.page.locator(".widget-html-content").last
-        readout.scroll_into_view_if_needed()  # Run All leaves the page at the last cell
-        return str(readout.inner_text())
+        return str(self.page.locator(".astkit-board .readout").last.inner_text())
 
-    def until(self, condition: Callable[[], bool], what: str, seconds: float = 90.0) -> None:
+    def drawn(self) -> int:
+        """The step of the newest point on the canvas."""
+        return int(self.page.locator(".astkit-board canvas").last.get_attribute("data-step") or -1)
+
+    def watch(self, seconds: float) -> dict[str, int]:
+        """The steps that were drawn in so many seconds, with a hash of the pixels of the loss."""
+        seen: dict[str, int] = self.page.evaluate(WATCH, seconds)
+        return seen
+
+    def until(self, condition: Callable[[], bool], what: str, seconds: float = 30.0) -> None:
         """Wait for ``condition``, looking ten times a second."""
         end = time.monotonic() + seconds
         while not condition():
             assert time.monotonic() < end, f"waited in vain for {what}: {self.photo('in-vain')}"
             self.page.wait_for_timeout(100)
 
+    def restart(self) -> None:
+        """Restart the kernel."""
+        self.press("0", "0")
+        self.page.locator(".jp-Dialog-button", has_text="Restart").click()
+        self.page.wait_for_timeout(3000)
+
+    def until_saved(self, found: Callable[[str], bool]) -> str:
+        """The saved notebook, once it holds what is looked for."""
+        self.until(lambda: found(self.path.read_text()), "the saved notebook")
+        return self.path.read_text()
+
     def drag_target(self, rate: float) -> None:
         """Drag the target rate's slider to ``rate`` with the mouse."""
-        bar = self.page.locator(".noUi-target").first.bounding_box()
-        handle = self.page.locator(".noUi-handle").first.bounding_box()
-        y = handle["y"] + handle["height"] / 2
-        self.page.mouse.move(handle["x"] + handle["width"] / 2, y)
+        slider = self.page.locator(".astkit-board [name=rate]")
+        box, value = slider.bounding_box(), float(slider.input_value())
+        knob = 16  # pixels: its centre stays inside the bar
+
+        def place(at: float) -> float:
+            return float(box["x"] + knob / 2 + (box["width"] - knob) * (at - 0.01) / 0.99)
+
+        y = box["y"] + box["height"] / 2
+        self.page.mouse.move(place(value), y)
         self.page.mouse.down()
-        self.page.mouse.move(bar["x"] + bar["width"] * (rate - 0.01) / 0.99, y, steps=8)
+        self.page.mouse.move(place(rate), y, steps=8)
         self.page.mouse.up()
 
     def button(self, label: str) -> None:
         """Click one of the dashboard's buttons."""
-        self.page.locator(".widget-button, .widget-toggle-button", has_text=label).first.click()
+        self.page.locator(".astkit-board button", has_text=label).first.click()
 
     def photo(self, title: str) -> Path:
         """Save what the browser shows, for people to look at."""
@@ -161,14 +203,14 @@ def open_notebook(
     context.set_default_timeout(60_000)
 
     def open_cells(*cells: str) -> LabPage:
-        title = request.node.name.removeprefix("test_")
+        title = request.node.name.removeprefix("test_").replace("[", "-").strip("]")
         target = root / f"{title}.ipynb"
         code = [new_code_cell(cell) for cell in cells]
         nbformat.write(new_notebook(cells=code, metadata={"kernelspec": KERNEL}), target)
         page = context.new_page()
         page.goto(f"{address}/lab/workspaces/{title}/tree/{target.name}?token=browser&reset")
         page.locator(".jp-NotebookPanel .jp-Cell").first.wait_for()
-        lab_page = LabPage(page, title)
+        lab_page = LabPage(page, title, target)
         lab_page.until(lambda: "Idle" in page.locator("#jp-bottom-panel").inner_text(), "a kernel")
         return lab_page
 

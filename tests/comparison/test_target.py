@@ -164,7 +164,9 @@ def test_a_table_says_what_is_set_aside_and_what_trees_reach(capsys: Any) -> Non
 
 
 def test_trees_are_fitted_to_old_rows_both_and_the_target() -> None:
-    old = Table(table(300, 0), label="y")
+    rows = table(300, 0).assign(empty=np.nan)
+    rows.loc[0, "empty"] = 1.0  # known in an old row alone
+    old = Table(rows, label="y")
     both = joined(old, Table(table(200, 1, 9.0), like=old))
     said = boosted_trees(both, Table(table(200, 2, 9.0), like=old))
     assert said is not None

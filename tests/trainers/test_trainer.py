@@ -158,7 +158,7 @@ def test_a_new_trainer_resumes_bit_identically_after_every_record(kind: str) -> 
         for _ in itertools.islice(steps, cut):
             pass
         # not closed: what a checkpoint sees while the loop is suspended
-        first._report()
+        first.report()
         state, before = copy.deepcopy(first.state_dict()), copy.deepcopy(first.history.steps)
         hand_over(first, second)
         assert same(second.state_dict(), state)
@@ -594,7 +594,7 @@ def test_40_steps_read_nothing_from_the_device(
         for _ in range(40):
             next(steps)
         between = list(syncs.names)
-        trainer._report()
+        trainer.report()
     if controller == "log_integral":  # decides on the host
         assert len(between) >= 40
     else:

@@ -1,56 +1,13 @@
-"""The live board: what it draws, how seldom, and that it never stands in the way of training."""
-
-import base64
-import io
+"""The live board: what it keeps of a run, and what its picture shows."""
 
 import numpy as np
 import pytest
-from PIL import Image
 
-from astkit.widgets import LiveBoard, board, frontend
-from astkit.widgets.board import POINTS
+from astkit.profiling.energy import EnergyCounter, EnergyMeter
+from astkit.widgets import LiveBoard, board
+from astkit.widgets.board import BATCHES, POINTS
+from astkit.widgets.style import SELECTED, SKIPPED
 from tests.widgets.small import STEPS, small_trainer
-
-
-class Handle:
-    """Stands for a display in a notebook."""
-
-    def __init__(self):
-        self.frames = []
-
-    def __call__(self, bundle, raw, display_id):
-        assert raw
-        assert display_id
-        self.frames.append(bundle)
-        return self
-
-    def update(self, bundle, raw):
-        assert raw
-        self.frames.append(bundle)
-
-
-@pytest.fixture
-def shown(monkeypatch):
-    """A notebook that shows what it is given: the frames."""
-    handle = Handle()
-    monkeypatch.setattr("IPython.display.display", handle)
-    monkeypatch.setattr(frontend, "mode", lambda live=None: "headless")
-    return handle.frames
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    """Time that passes only when told; a frame takes ``cost`` of it."""
-
-    class Clock:
-        now, cost = 100.0, 0.0
-
-    def draw(self, file, **options):
-        Clock.now += Clock.cost
-
-    monkeypatch.setattr(board.time, "perf_counter", lambda: Clock.now)
-    monkeypatch.setattr(board.Picture, "savefig", draw)
-    return Clock
 
 
 def feed(live, steps, **metrics):
@@ -59,106 +16,113 @@ def feed(live, steps, **metrics):
         live.log(step, phase="train", **{**numbers, "flops_dense": 2e9, **metrics})
 
 
-def note(picture):
-    (text,) = picture.texts
-    return text.get_text()
+def drawn(live):
+    """The axes of the picture by title, and what is written below them."""
+    picture = live.picture()
+    (said,) = picture.texts
+    return {axis.get_title(): axis for axis in picture.axes}, said.get_text()
 
 
-def test_frames_keep_their_distance_and_their_share(shown, clock):
+def shown(**options):
     live = LiveBoard()
-    for cost, distance in ((0.1, 2.0), (0.5, 5.0)):  # 0.5 s is a tenth of 5 s
-        clock.cost = cost
-        times = []
-        for step in range(500):
-            clock.now += 0.05
-            before = len(shown)
-            feed(live, [step])
-            if len(shown) > before:
-                times.append(clock.now)
-        assert len(times) > 3
-        assert np.diff(times)[1:] == pytest.approx(distance + cost, abs=0.1)
-
-
-def test_the_last_frame_is_drawn_always_and_none_without_steps(shown):
-    LiveBoard().close()
-    assert shown == []
-    live = LiveBoard()
-    feed(live, range(50))
-    assert len(shown) == 1
-    feed(live, [50], threshold=5.0)
-    live.close()
-    assert [set(frame) for frame in shown] == [{"image/png", "text/plain"}] * 2
-    assert len({frame["text/plain"] for frame in shown}) == 1
-    first, last = (
-        np.asarray(Image.open(io.BytesIO(base64.b64decode(f["image/png"]))).convert("L"), float)
-        for f in shown
-    )
-    assert np.abs(first - last).max() > 100
-    assert first.std() > 5
-
-
-def test_a_drawing_error_ends_the_board_and_not_the_training(shown, monkeypatch, capsys):
-    def broken(self, file, **options):
-        raise RuntimeError("no fonts")
-
-    monkeypatch.setattr(board.Picture, "savefig", broken)
-    live = LiveBoard()
-    trainer = small_trainer(observers=[live])
-    trainer.run()
-    assert trainer.done
-    assert not live.shown
-    said = capsys.readouterr().err
-    assert said == "the live board is off, training continues: RuntimeError('no fonts')\n"
-    assert len(live.series["loss"]) == len(trainer.history.steps) == STEPS
+    trainer = small_trainer(**options)
+    trainer.reports.add(live)
+    return live, trainer
 
 
 def test_what_it_draws_is_what_the_run_logged():
-    live = LiveBoard(live=False)
-    trainer = small_trainer(observers=[live])
+    live, trainer = shown()
     trainer.steer("rate", 0.2)
     history = trainer.run()
-    figure = live.picture()
-    threshold, rate, learning, accuracy, cost, empty = figure.axes
-    assert not empty.axison
+    axes, said = drawn(live)
+    threshold, rate, loss, accuracy, cost = axes.values()
     for axis, line, name in (
-        (threshold, 0, "threshold"),
+        (threshold, 2, "threshold"),
         (rate, 0, "measured_rate"),
         (rate, 2, "rate"),
-        (learning, 0, "loss"),
+        (loss, 0, "loss"),
         (cost, 0, "flops"),
         (cost, 1, "flops_dense"),
     ):
         logged = np.array([s[name] for s in history.steps])
         assert axis.lines[line].get_ydata() == pytest.approx(logged)
         assert axis.lines[line].get_xdata() == pytest.approx([s["step"] for s in history.steps])
-    for axis, name in ((rate, "measured_rate"), (learning, "loss")):
+    for axis, name in ((rate, "measured_rate"), (loss, "loss")):
         last = [s[name] for s in history.steps][-board.WINDOW :]
         assert axis.lines[1].get_ydata()[-1] == pytest.approx(np.mean(last))
-    for line, name in ((learning.lines[2], "val_loss"), (accuracy.lines[0], "val_accuracy")):
+    for line, name in ((loss.lines[2], "val_loss"), (accuracy.lines[0], "val_accuracy")):
         assert line.get_ydata() == pytest.approx([epoch[name] for epoch in history.epochs])
     (changes,) = threshold.collections  # of the set point
-    assert [segment[0, 0] for segment in changes.get_segments()] == live.events
-    assert note(figure) == f"joules not measured: {history.steps[-1]['joules_reason']}"
-    assert {axis.get_xlim()[0] for axis in figure.axes} == {0}
-    assert [axis.get_ylim()[0] for axis in figure.axes[1:5]] == [0, 0, 0, 0]
+    assert [segment[0, 0] for segment in changes.get_segments()] == [0]
+    assert live.events == [(0, "rate", 0.2)]
+    assert "no joules here: no meter was given" in said
+    assert {axis.get_xlim()[0] for axis in axes.values()} == {0}
+    assert all("scores" not in step for step in history.steps)
 
 
-def test_panels_show_what_was_measured_and_the_note_names_the_rest():
-    live = LiveBoard(live=False)
+def test_scores_lie_on_both_sides_of_the_threshold_in_their_colours():
+    live, trainer = shown()
+    trainer.run()
+    thresholds = dict(live.series["threshold"])
+    for step, scores, selected in live.cloud:
+        assert len(scores) == len(selected) == 8
+        above = np.array(scores) > thresholds[step]
+        if above.any():  # else the fallback chose
+            assert np.array_equal(above, np.array(selected) == 1)
+    axis = drawn(live)[0]["threshold and scores"]
+    dots = {line.get_color(): line.get_ydata() for line in axis.lines[:2]}
+    assert len(dots[SELECTED]) == sum(sum(selected) for _, _, selected in live.cloud)
+    assert len(dots[SELECTED]) + len(dots[SKIPPED]) == 8 * len(live.cloud)
+
+
+def test_the_cost_is_said_in_flops_and_in_the_units_of_the_original():
+    live, trainer = shown()
+    trainer.run()
+    flops, dense = trainer.ledger.flops.total, trainer.ledger.flops_dense
+    cost, units, joules = live.cost()
+    ratio = flops / dense
+    said = f"{1 - ratio:.0%} of the FLOPs saved" if ratio < 1 else f"{ratio - 1:.0%} more FLOPs"
+    assert cost.endswith(said)
+    every = 10 * (trainer.ledger.samples.trained + trainer.ledger.samples.skipped)
+    assert units.startswith("the original's units (10 an activation, 0.1 a skip): ")
+    assert units.endswith(f"{trainer.ledger.origin_energy_units:,.0f} of {every:,.0f}")
+    assert joules == "no joules here: no meter was given"
+
+
+def test_joules_are_a_line_on_an_axis_of_their_own_where_a_counter_rises():
+    read = iter(np.arange(1e6))
+    counter = EnergyCounter("rapl", "a test", lambda: float(next(read)), 1e-9)
+    live, trainer = shown(meter=EnergyMeter(counter=counter))
+    trainer.run()
+    steps, joules = np.transpose(live.series["joules"])
+    assert (np.diff(joules) > 0).all()
+    assert steps[-1] == STEPS
+    axes, said = drawn(live)
+    assert axes[""].get_ylabel() == "joules"
+    assert axes[""].lines[0].get_ydata() == pytest.approx(joules)
+    assert said.endswith(" J")
+
+
+def test_panels_show_what_was_measured_and_the_words_name_the_rest():
+    live = LiveBoard()
     live.log(1, phase="train", loss=1.0, flops=None, measured_rate=None)
-    assert [axis.get_title() for axis in live.picture().axes if axis.axison] == ["loss"]
-    assert note(live.picture()) == "joules not measured: no meter was given · FLOPs not counted"
+    axes, said = drawn(live)
+    assert list(axes) == ["loss", "cost and energy"]
+    assert said == "FLOPs not counted\nno joules here: no meter was given"
     feed(live, range(2, 5), joules=None, joules_reason="too short")
-    assert note(live.picture()) == "joules not measured: too short"
-    feed(live, range(5, 10), joules=3.0)
-    assert live.picture().axes[4].get_ylabel() == "energy (J)"
-    assert note(live.picture()) == ""
+    assert drawn(live)[1] == (
+        "1 GFLOPs, dense training of the same rows 2 GFLOPs: 50% of the FLOPs saved\n"
+        "no joules here: too short"
+    ).replace("1 G", "1.00 G").replace("2 G", "2.00 G")
+    assert "" not in drawn(live)[0]  # no axis of joules
+    live.log(5, phase="epoch", val_loss=1.0, val_auc=0.7)
+    assert "validation auc" in drawn(live)[0]
 
 
 def test_many_steps_take_bounded_memory_and_keep_even_distances():
-    live = LiveBoard(live=False)
+    live = LiveBoard()
     for step in range(20_000):
-        feed(live, [step], loss=float(step))
+        feed(live, [step], loss=float(step), scores=[1.0], selected=[0.0])
         if step % 10 == 9:
             live.log(step, phase="epoch", val_accuracy=0.5)
     steps, losses = np.array(live.series["loss"]).T
@@ -166,14 +130,16 @@ def test_many_steps_take_bounded_memory_and_keep_even_distances():
     assert (steps == losses).all()
     assert len(set(np.diff(steps)[:-1])) == 1
     assert (steps[0], steps[-1]) == (0, 19_999)
-    assert len(set(np.diff([step for step, _ in live.series["val_accuracy"]])[:-1])) == 1
+    for kept in (live.series["val_accuracy"], live.cloud):
+        assert len(set(np.diff([step for step, *_ in kept])[:-1])) == 1
+    assert len(live.cloud) <= BATCHES
 
 
 def test_one_point_is_a_marker_and_a_loss_that_is_lost_ends_its_line():
-    live = LiveBoard(live=False)
+    live = LiveBoard()
     feed(live, range(1, 31))
     feed(live, range(31, 41), loss=float("inf"))
     live.log(40, phase="epoch", val_accuracy=0.5)
-    _, _, loss, accuracy, *_ = live.picture().axes
-    assert np.isfinite(loss.lines[1].get_ydata()).sum() == 30
-    assert accuracy.lines[0].get_marker() == "o"
+    axes, _ = drawn(live)
+    assert np.isfinite(axes["loss"].lines[1].get_ydata()).sum() == 30
+    assert axes["validation accuracy"].lines[0].get_marker() == "o"

@@ -1,5 +1,6 @@
-"""Driving a run: pause, step, stop and interrupts, each leaving a complete record."""
+"""Driving a run: in a cell, and between cells; pause, step, stop, interrupts and errors."""
 
+import asyncio
 import json
 import os
 import signal
@@ -7,9 +8,11 @@ import threading
 import time
 
 import pytest
+import torch
 
-from astkit.widgets import Dashboard, LiveBoard, Run, frontend, strip
-from tests.widgets.small import small_trainer
+from astkit.trainers import Checkpoints
+from astkit.widgets import Dashboard, Run, frontend, screen
+from tests.widgets.small import STEPS, small_trainer
 
 
 @pytest.fixture
@@ -17,7 +20,7 @@ def trainer():
     return small_trainer()
 
 
-def check(run, status, steps=range(1, 34)):
+def check(run, status, steps=range(1, STEPS + 1)):
     """The run ended as told, its record holds all that was trained, its model is as before."""
     record = json.loads(json.dumps(run.record()))
     assert run.status == record["status"] == status
@@ -27,25 +30,106 @@ def check(run, status, steps=range(1, 34)):
     assert run.trainer.model.training
 
 
-def until(condition, seconds=20.0):
+async def until(condition, seconds=20.0):
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.005)
+        await asyncio.sleep(0.002)
 
 
-def in_thread(*actions):
-    """Run ``actions`` one after the other, as callbacks of a front end do; wait with `join`."""
-    thread = threading.Thread(target=lambda: [action() for action in actions])
-    thread.start()
-    return thread
+class Events:
+    """Stands for the events of IPython's shell: the beginning and end of cells."""
+
+    def __init__(self):
+        self.heard = {"pre_execute": [], "post_execute": []}
+
+    def register(self, name, function):
+        self.heard[name].append(function)
+
+    def unregister(self, name, function):
+        self.heard[name].remove(function)
+
+    def cell(self, name):
+        for function in self.heard[name]:
+            function()
+
+
+class Kernel:
+    """Stands for a kernel whose front end shows widgets."""
+
+    def __init__(self):
+        self.events = Events()
+        self.shell = self
+
+    def get_parent(self, channel):
+        return {"header": {"msg_type": "execute_request"}, "metadata": {"cellId": "a"}}
+
+
+class Output:
+    """Stands for the output of a cell: every bundle that it showed."""
+
+    def __init__(self):
+        self.shown = []
+
+    def __call__(self, bundle, metadata, raw, display_id):
+        assert raw
+        assert display_id
+        self.update(bundle, metadata, raw)
+        return self
+
+    def update(self, bundle, metadata, raw):
+        self.shown.append({**bundle, "about": metadata})
+
+    @property
+    def kinds(self):
+        """Whether each was a widget or a picture."""
+        return ["picture" if "image/png" in each else "widget" for each in self.shown]
+
+    @property
+    def caption(self):
+        return self.shown[-1]["about"]["image/png"]["alt"]
+
+
+@pytest.fixture
+def notebook(monkeypatch):
+    """A notebook: its kernel, and the output of the cell."""
+    kernel, kernel_output = Kernel(), Output()
+    kernel.output = kernel_output
+    monkeypatch.setattr(frontend, "kernel", lambda: kernel)
+    monkeypatch.setattr("IPython.display.display", kernel_output)
+    return kernel
+
+
+def started(notebook, trainer, use, heard=True, **options):
+    """Start a run in a cell, and ``use(run, screen)`` it between cells; returns the run."""
+    screens, made = [], screen.Screen.__init__
+
+    def init(self, *args, **options):
+        made(self, *args, **options)
+        screens.append(self)
+
+    async def session():
+        dashboard = Dashboard(**options)
+        run = dashboard.start(trainer)
+        assert run is dashboard.last
+        if heard:
+            screens[0].take({"ready": True})
+        notebook.events.cell("post_execute")
+        await use(run, screens[0])
+        return run
+
+    screen.Screen.__init__ = init
+    try:
+        return asyncio.run(session())
+    finally:
+        screen.Screen.__init__ = made
 
 
 def test_a_run_is_that_of_its_trainer(trainer, tmp_path):
     trainer.steer("rate", 0.4)
     run = Run(trainer)
     run.drive()
-    check(run, "finished", [33])
+    check(run, "finished", [STEPS])
     run.save(tmp_path / "run.json")
     record = json.loads((tmp_path / "run.json").read_text())
     assert record["steered"] is True
@@ -56,49 +140,174 @@ def test_a_run_is_that_of_its_trainer(trainer, tmp_path):
     assert losses[0] == losses[1]
 
 
-def test_pause_freezes_resume_moves_step_takes_one_stop_ends(trainer):
-    run, steps = Run(trainer), []
+def test_in_a_script_it_trains_at_once_and_shows_nothing(trainer):
+    run = Dashboard().start(trainer)
+    check(run, "finished", [STEPS])
+    assert asyncio.run(run_awaited(run)) is run.wait() is run
 
-    def note():
-        steps.append(trainer.step)
 
-    def paused():
-        until(lambda: run.status == "paused")
-        note()
-        time.sleep(0.15)
-        note()
+async def run_awaited(run):
+    return await run
 
-    thread = in_thread(
-        lambda: until(lambda: trainer.step >= 3),
-        run.pause,
-        paused,
-        run.step,
-        lambda: until(lambda: trainer.step > steps[0]),
-        paused,
-        run.resume,
-        lambda: until(lambda: trainer.step > steps[0] + 3),
-        run.pause,
-        paused,
-        run.stop,
+
+def test_without_a_front_end_start_blocks_and_ends_in_a_picture(notebook, trainer, monkeypatch):
+    monkeypatch.setattr(frontend, "mode", lambda live=None: "headless")
+
+    async def cell():
+        return Dashboard().start(trainer)
+
+    check(asyncio.run(cell()), "finished", [STEPS])
+    assert set(notebook.output.kinds) == {"picture"}
+    assert "finished after 33 batches · rate 0.3 · controller log_integral" in (
+        notebook.output.caption
     )
-    run.drive(pace=100)
-    thread.join()
-    at = steps[0]
-    assert steps[:4] == [at, at, at + 1, at + 1]
-    check(run, "stopped", range(at + 4, 33))
 
 
-@pytest.mark.parametrize("paused", [False, True])
-def test_an_interrupt_ends_the_run_without_an_error(trainer, paused):
-    run = Run(trainer)
-    thread = in_thread(
-        lambda: until(lambda: trainer.step >= 4),
-        *([run.pause, lambda: until(lambda: run.status == "paused")] if paused else []),
-        lambda: os.kill(os.getpid(), signal.SIGINT),
-    )
-    run.drive(pace=100)
-    thread.join()
-    check(run, "interrupted", range(4, 33))
+def test_it_trains_between_cells_in_one_thread_and_touches_no_generator(notebook, trainer):
+    threads, state = threading.active_count(), torch.get_rng_state()
+
+    async def use(run, shown):
+        assert (run.status, trainer.step) == ("ready", 0)
+        await until(lambda: trainer.step >= 5)
+        assert threading.active_count() == threads
+        notebook.events.cell("pre_execute")
+        assert "paused while another cell runs" in shown.readout()
+        step = trainer.step
+        await asyncio.sleep(0.1)  # an asynchronous cell
+        assert (run.status, trainer.step) == ("waiting", step)
+        assert torch.equal(torch.get_rng_state(), state)
+        notebook.events.cell("post_execute")
+        await run
+
+    check(started(notebook, trainer, use), "finished", [STEPS])
+    assert not any(notebook.events.heard.values())
+    alone = small_trainer()
+    assert [s["loss"] for s in alone.run().steps] == [s["loss"] for s in trainer.history.steps]
+
+
+def test_pause_freezes_resume_moves_step_takes_one_stop_ends(notebook, trainer):
+    sent = []
+
+    async def use(run, shown):
+        shown.widget.send = lambda content, buffers: sent.append((content, buffers))
+
+        def drawn():
+            """The newest step sent so far."""
+            return max(shown._sent.values())
+
+        await until(lambda: trainer.step >= 3)
+        shown.take({"press": "pause"})
+        await until(lambda: run.status == "paused")
+        at = trainer.step
+        assert drawn() == at
+        for more in (1, 2):
+            shown.take({"press": "step"})
+            await until(lambda more=more: trainer.step == at + more and run.status == "paused")
+            assert drawn() == at + more
+        await asyncio.sleep(0.1)
+        assert trainer.step == at + 2
+        shown.take({"press": "resume"})
+        await until(lambda: trainer.step > at + 4)
+        shown.take({"press": "stop"})
+        await run
+        check(run, "stopped", range(at + 5, STEPS))
+
+    started(notebook, trainer, use, pace=100)
+    assert {content["state"]["enabled"] for content, _ in sent} == {True}
+    assert notebook.output.kinds == ["widget", "picture"]
+    assert "stopped after" in notebook.output.caption
+
+
+def test_settings_from_the_front_end_reach_the_gate(notebook, trainer):
+    async def use(run, shown):
+        await until(lambda: trainer.step >= 3)
+        shown.take({"press": "pause"})
+        await until(lambda: run.status == "paused")
+        assert [name for name, _ in shown.gate()["gains"]] == ["gain"]
+        shown.take({"set": ["rate", 0.4]})
+        assert shown.gate()["rate"] == 0.4  # waits for the next batch
+        shown.take({"set": ["controller", "origin_pi"]})
+        shown.take({"press": "step"})
+        await until(lambda: trainer.policy.rate == 0.4)
+        assert [name for name, _ in shown.gate()["gains"]] == ["kp", "ki", "alpha"]
+        shown.take({"set": ["kp", 0.01]})
+        shown.take({"press": "resume"})
+        await run
+
+    run = started(notebook, trainer, use)
+    assert [event["name"] for event in run.record()["events"]] == ["rate", "controller", "kp"]
+    assert "controller origin_pi · kp 0.01" in notebook.output.caption
+
+
+def test_a_second_start_of_a_running_trainer_is_one_sentence(notebook, trainer):
+    async def use(run, shown):
+        for begin in (Dashboard().start, Dashboard().run):
+            with pytest.raises(RuntimeError, match="its run has not ended: await it"):
+                begin(trainer)
+        with pytest.raises(RuntimeError, match="wait: the run trains between cells"):
+            run.wait()
+        run.stop()
+        await run
+
+    check(started(notebook, trainer, use), "stopped", range(STEPS))
+    assert notebook.output.kinds == ["widget", "picture"]
+
+
+def test_a_trainer_may_be_started_again_and_goes_on_with_its_board():
+    live, trainer = Dashboard(live=False), small_trainer()
+    boards = []
+    for each in (trainer, trainer, small_trainer()):
+        live.run(each)
+        boards.append(live.board)
+    assert boards[0] is boards[1] is not boards[2]
+    assert [len(board.series["loss"]) for board in boards] == [STEPS] * 3
+
+
+@pytest.mark.parametrize("heard", [False, True])
+def test_an_interrupt_between_cells_ends_the_run_and_is_raised_by_await(notebook, trainer, heard):
+    async def use(run, shown):
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in an idle kernel
+        try:
+            await until(lambda: trainer.step >= 4)
+            os.kill(os.getpid(), signal.SIGINT)
+            with pytest.raises(KeyboardInterrupt):
+                await run
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    check(started(notebook, trainer, use, heard, pace=100), "interrupted", range(4, STEPS))
+
+
+def test_an_interrupt_of_await_ends_the_run_after_its_batch(notebook, trainer):
+    async def use(run, shown):
+        waiting = asyncio.ensure_future(run_awaited(run))
+        notebook.events.cell("pre_execute")
+        await until(lambda: trainer.step >= 4)  # it goes on while a cell awaits it
+        waiting.cancel()  # as ipykernel does
+        await asyncio.wait([waiting])
+        assert isinstance(waiting.exception(), KeyboardInterrupt)
+
+    with pytest.raises(KeyboardInterrupt):  # which asyncio raises too, and IPython does not
+        check(started(notebook, trainer, use, pace=100), "interrupted", range(4, STEPS))
+    assert trainer.step < STEPS
+
+
+def test_an_interrupt_in_a_cell_is_raised_when_the_state_is_saved(tmp_path):
+    class Interrupting:
+        def log(self, step, *, phase, **metrics):
+            if step == 5 and phase == "train":
+                os.kill(os.getpid(), signal.SIGINT)
+
+        def close(self):
+            pass
+
+    options = {"checkpoints": Checkpoints(tmp_path, every=1000), "observers": [Interrupting()]}
+    live = Dashboard()
+    with pytest.raises(KeyboardInterrupt):
+        live.run(small_trainer(**options))
+    check(live.last, "interrupted", range(5, STEPS))
+    options["observers"] = []
+    assert small_trainer(**options, resume=True).step == live.last.trainer.step
 
 
 class Broken:
@@ -116,112 +325,51 @@ class Broken:
             raise OSError("disk full")
 
 
-@pytest.mark.parametrize(("closing", "reported"), [(False, 6), (True, 33)])
-def test_an_error_is_raised_and_the_record_kept(trainer, monkeypatch, closing, reported):
-    drawn = []
-    monkeypatch.setattr(LiveBoard, "close", lambda self: drawn.append(self))
-    trainer.reports.observers += [Broken(closing), LiveBoard(live=False)]
-    run = Run(trainer)
+@pytest.mark.parametrize("closing", [False, True])
+def test_an_error_is_shown_and_raised_by_await_and_the_record_is_kept(notebook, trainer, closing):
+    trainer.reports.observers += [Broken(closing)]
+
+    async def use(run, shown):
+        for _ in range(2):
+            with pytest.raises(OSError, match="disk full"):
+                await run
+
+    run = started(notebook, trainer, use)
+    assert run.status == run.record()["status"] == "failed"
+    assert len(run.record()["steps"]) == (STEPS if closing else 6)
+    assert "OSError: disk full" in notebook.output.caption
     with pytest.raises(OSError, match="disk full"):
-        run.drive()
-    record = run.record()
-    assert (run.status, record["status"], len(record["steps"])) == ("failed", "failed", reported)
-    assert len(drawn) == 1
+        Dashboard().run(small_trainer(observers=[Broken(closing)]))
 
 
-class Handle:
-    """Stands for the display of the controls."""
+@pytest.mark.parametrize(("installed", "late"), [(False, False), (True, False), (True, True)])
+def test_without_an_answer_pictures_take_the_place_and_say_so(
+    notebook, trainer, monkeypatch, installed, late
+):
+    monkeypatch.setattr(screen, "ANSWER_S", 0.05)
+    monkeypatch.setattr(screen, "FRAME_S", 0.0)
+    if not installed:
+        monkeypatch.setitem(__import__("sys").modules, "anywidget", None)
 
-    def __init__(self):
-        self.said = []
+    async def use(run, shown):
+        await until(lambda: shown.pictures)
+        if late:
+            run.pause()
+            shown.take({"ready": True})
+            run.step()
+            await until(lambda: not shown.pictures)
+            assert notebook.output.kinds[-1] == "widget"
+            run.resume()
+            await run
+            return
+        await run
+        said = "no controls, since "
+        said += "the front end shows no widget" if installed else "anywidget is not installed"
+        assert shown.note.startswith(said)
 
-    def update(self, bundle, raw):
-        self.said.append(bundle["text/plain"])
-
-
-@pytest.fixture
-def begin(monkeypatch):
-    """Run a dashboard where the front end is as told."""
-    handle = Handle()
-    monkeypatch.setattr(strip, "display", lambda *a, **k: handle)
-
-    def begin(trainer, mode, **options):
-        monkeypatch.setattr(frontend, "mode", lambda wish=None: mode)
-        live = Dashboard(**options)
-        live.board.shown = False
-        run = live.run(trainer)
-        assert len(live.board.series["loss"]) == trainer.step
-        return run
-
-    begin.said = handle.said
-    return begin
-
-
-@pytest.mark.parametrize("mode", ["off", "headless"])
-def test_nobody_there_runs_to_the_end_without_a_widget(begin, trainer, monkeypatch, mode):
-    monkeypatch.setattr(strip.Strip, "__init__", pytest.fail)
-    check(begin(trainer, mode, pace=1), "finished", [33])
-
-
-def test_a_second_run_has_a_board_of_its_own(trainer):
-    live = Dashboard(live=False)
-    boards = []
-    for each in (trainer, trainer, small_trainer()):
-        live.run(each)
-        boards.append(live.board)
-    assert boards[0] is boards[1] is not boards[2]
-    assert [len(board.series["loss"]) for board in boards] == [33] * 3
-
-
-def test_no_answer_is_said_and_runs_to_the_end(begin, trainer, monkeypatch):
-    monkeypatch.setattr(strip, "ANSWER_S", 0.0)
-    check(begin(trainer, "ask", pace=1), "finished", [33])
-    (said,) = begin.said
-    assert said.startswith("no controls: steering needs a front end")
-
-
-def test_controls_are_heard_from_another_thread(begin, trainer, monkeypatch):
-    monkeypatch.setattr(strip, "READOUT_SECONDS", 0.0)
-    strips, seen, made = [], [], strip.Strip.__init__
-
-    def gains():
-        return [child.description for child in strips[0]._gains.children]
-
-    def touch():
-        until(lambda: trainer.step >= 3)
-        target, choice = strips[0].box.children[0].children
-        seen.append(gains())
-        target.value = 0.4
-        until(lambda: trainer.policy.rate == 0.4)
-        choice.value = "origin_pi"
-        until(lambda: len(gains()) == 3)
-        seen.append(gains())
-        strips[0]._gains.children[0].value = 0.01
-
-    def init(self, run):
-        made(self, run)
-        strips.append(self)
-        self.box.children[-1]._handle_custom_msg({"ready": True}, [])
-        threads.append(in_thread(touch))
-
-    threads = []
-    monkeypatch.setattr(strip.Strip, "__init__", init)
-    run = begin(trainer, "ask", pace=50)
-    threads[0].join()
-    check(run, "finished", [33])
-    assert [e["name"] for e in run.record()["events"]] == ["rate", "controller", "kp"]
-    assert seen == [["gain"], ["kp", "ki", "alpha"]]
-    for words in ("<b>finished</b> · step 33", "joules not measured", "threshold", "rate"):
-        assert words in strips[0]._readout.value
-
-
-def test_a_run_without_a_gate_has_controls_without_its_rows(monkeypatch):
-    monkeypatch.setattr(strip, "display", lambda *a, **k: None)
-    dense = small_trainer(gated=False)
-    run = Run(dense)
-    controls = strip.Strip(run)
-    assert len(controls.box.children) == 3
-    assert "threshold" not in controls.readout()
-    run.status, dense.progress = "running", 0.92
-    controls._started, controls._first = time.perf_counter() - 2, 0.9
-    assert "8 s left" in controls.readout()  # 2 % took 2 s
+    check(started(notebook, trainer, use, heard=False, pace=50), "finished", [STEPS])
+    first, *others = notebook.output.kinds
+    assert first == ("widget" if installed else "picture")
+    assert others.count("picture") >= 1 + installed  # before the end too
+    assert others.count("widget") == late
+    assert others[-1] == "picture"
