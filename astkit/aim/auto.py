@@ -91,9 +91,9 @@ class Auto(Aim):
         drawn = draw_weighted(weight, len(run.rows), random)
         return Selection(drawn[torch.randperm(len(drawn), generator=random)])
 
-    def _settle(self, choice: Weighting) -> None:
+    def _use(self, choice: Weighting) -> None:
         judged = bool(choice.forecast.unit)  # else drawing may well be worse
-        super()._settle(choice if judged else replace(choice, weights=None))
+        super()._use(choice if judged else replace(choice, weights=None))
 
     def observe(self, visit: Visit) -> None:
         if visit.confidence is None or visit.correct is None or visit.label_probability is None:

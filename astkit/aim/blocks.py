@@ -1,4 +1,4 @@
-"""In which blocks the rows of training data and target are compared, where neighbours depend."""
+"""Blocks of neighbouring rows that depend on each other, which are compared as a whole."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COLUMNS = 32  # of features that are looked at for it; of more a quarter as many
 OUTPUTS = 4  # of a target, at most, that are looked at
 
 
-def worth(train: Rows, target: Rows, labels: tuple[Tensor, Tensor] | None) -> float:
+def find_blocks(train: Rows, target: Rows, labels: tuple[Tensor, Tensor] | None) -> float:
     """Independent rows that the target is worth; infinite where groups say what depends.
 
     ``labels``: of both, where they are classes. Where neighbouring rows of the target depend on

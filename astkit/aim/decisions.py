@@ -15,7 +15,7 @@ import numpy as np
 
 from astkit import rng
 from astkit.aim.powers import gain
-from astkit.aim.ratio import calibrated
+from astkit.aim.ratio import calibrate
 from astkit.datasets.dependence import autocorrelation_time, block_length, block_numbers
 
 Array = np.ndarray[Any, Any]
@@ -344,7 +344,7 @@ def ratio_by_trees(
             model = HistGradientBoostingClassifier(**settings).fit(x, kinds, sample_weight=weight)
             found = model.predict_proba(others)[:, 1]
             scores[half == own], of_target[part == own] = np.split(found, [(half == own).sum()])
-        weights = calibrated(scores, of_target, np.ones(count))
+        weights = calibrate(scores, of_target, np.ones(count))
         scaled: Array = weights / weights.mean()
         return scaled
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from astkit.aim.blocks import OUTPUTS
-from astkit.aim.features import TABLE, TEXTS, TOKENS, Matrix, Rows, stacked
+from astkit.aim.features import TABLE, TEXTS, TOKENS, Matrix, Rows, stack
 from astkit.aim.pair import FITTED, Array, Pair
 
 SHRINK = 0.06  # ridge penalty for each unit of weight, times features / rows of the target
@@ -51,7 +51,7 @@ class Classifier:
         count = len(self.experts)
         parts = [(pair.train, train[n::count], self.experts[n]) for n in range(count)]
         parts += [(pair.target, target[n::count], self.experts[n]) for n in range(count)]
-        x = stacked([self._view(*part) for part in parts])
+        x = stack([self._view(*part) for part in parts])
         kinds = np.repeat([0, 1], [len(train), len(target)])
         of_train = np.concatenate([factor[part].numpy() for _, part, _ in parts[:count]])
         weight = np.concatenate([of_train, np.full(len(target), of_train.sum() / len(target))])
@@ -151,7 +151,7 @@ class LinearThenTrees:
         from sklearn.ensemble import HistGradientBoostingRegressor
         from sklearn.linear_model import Ridge
 
-        filled = finite(x)
+        filled = fill_missing(x)
         self.linear = Ridge(1e-3 * len(x)).fit(filled, y, sample_weight)
         self.trees = HistGradientBoostingRegressor(**TREES)
         self.trees.fit(for_trees(x), y - self.linear.predict(filled), sample_weight)
@@ -160,7 +160,7 @@ class LinearThenTrees:
 
     def predict(self, x: Array) -> Array:
         """Values ``[n]``."""
-        predicted: Array = self.linear.predict(finite(x)) + self.trees.predict(x)
+        predicted: Array = self.linear.predict(fill_missing(x)) + self.trees.predict(x)
         return predicted
 
 
@@ -169,7 +169,7 @@ def for_trees(x: Array) -> Array:
     return np.clip(np.where(np.isnan(x).all(0), 0, x), -1e30, 1e30)
 
 
-def finite(x: Array) -> Array:
+def fill_missing(x: Array) -> Array:
     """``x`` with 0 for missing and infinite values, which trees know."""
     return np.nan_to_num(x, posinf=0.0, neginf=0.0)
 

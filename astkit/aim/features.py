@@ -1,4 +1,4 @@
-"""Cheap representations of the rows of a data set, before any model is trained, by kind of data."""
+"""Rows of a data set as estimators read them: inputs, targets, features that need no training."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ class Rows:
         """Features of the inputs of ``rows``, ``[n, d]``."""
         if self._place is not None and bool((self._place[rows] >= 0).all()):
             return self._kept[self._place[rows].numpy()]
-        return stacked([self._of(part) for part in rows.split(CHUNK)])
+        return stack([self._of(part) for part in rows.split(CHUNK)])
 
     def hashes(self) -> Tensor:
         """A hash of the inputs of each row, int64 ``[N]``; 0 where it is not known.
@@ -306,7 +306,7 @@ def token_features(tokens: np.ndarray[Any, Any]) -> Matrix:
         real = np.ones(runs.shape, bool)
         for place in range(size):
             part = tokens[:, place : length - size + place + 1]
-            runs = mixed(runs + part.astype(np.uint64))
+            runs = mix_bits(runs + part.astype(np.uint64))
             real &= part >= 0
         columns.append((runs % BUCKETS).astype(np.int32))
         whole.append(real)
@@ -320,7 +320,7 @@ def token_features(tokens: np.ndarray[Any, Any]) -> Matrix:
     return counts
 
 
-def stacked(parts: list[Matrix]) -> Matrix:
+def stack(parts: list[Matrix]) -> Matrix:
     """Matrices one below the other."""
     if isinstance(parts[0], np.ndarray):
         return np.vstack(parts)
@@ -329,7 +329,7 @@ def stacked(parts: list[Matrix]) -> Matrix:
     return vstack(parts, "csr")
 
 
-def mixed(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def mix_bits(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """The finaliser of splitmix64 (Steele et al., OOPSLA 2014), on uint64."""
     with np.errstate(over="ignore"):
         values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

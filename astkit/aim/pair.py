@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from astkit import rng
-from astkit.aim.blocks import worth
+from astkit.aim.blocks import find_blocks
 from astkit.aim.features import IMAGES, TABLE, Rows
 from astkit.datasets.dependence import block_numbers
 
@@ -73,8 +73,8 @@ class Pair:
 
     @cached_property
     def worth(self) -> float:
-        """Independent rows that the target is worth, see `worth`; both parts have blocks then."""
-        return worth(self.train, self.target, self.labels)
+        """Independent rows that the target is worth; `find_blocks` gives both their blocks."""
+        return find_blocks(self.train, self.target, self.labels)
 
     @cached_property
     def sample(self) -> Tensor:

@@ -1,4 +1,4 @@
-"""Choosing by the target: rows in proportion to p_target(x, y) / p_training(x, y)."""
+"""The policy `Aim`: rows in proportion to p_target(x, y) / p_training(x, y), if that gains."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class Aim(Policy):
         check_samples(self, self.drawn_by, run)
         weights = self.drawn_by
         if self.stage == 1:  # the model is to be asked about rows that it has not learnt
-            weights = weights.index_fill(0, to_ask(weights, run.seed), 0.0)
+            weights = weights.index_fill(0, rows_to_ask(weights, run.seed), 0.0)
         epoch = draw_systematic(weights, run.samples, rng.generator(run.seed, "aim", run.epoch))
         first = run.samples * run.round // self.rounds
         return Selection(epoch[first : first + len(run.rows)])
@@ -136,7 +136,7 @@ class Aim(Policy):
         kind, can_ask_model = both.train.kind, run.features is not None
         self.stage = 1 if can_ask_model and kind in (IMAGES, UNKNOWN) else 2
         if kind != UNKNOWN or not can_ask_model:
-            self._settle(weigh(both, most=most(run)))
+            self._use(weigh(both, most=flops_allowed(run)))
 
     def _ask_the_model(self, run: RunInfo) -> None:
         """Compare rows that are to be trained on next with the target, as the model sees them."""
@@ -149,22 +149,22 @@ class Aim(Policy):
         target = Rows(run.target, by_row=lambda rows: features(rows, "target"), classes=run.classes)
         seen = Pair(train, target, run.seed)
         if self.drawn_by is None:
-            self._settle(weigh(seen, run.rows[:ASKED], most(run)))
+            self._use(weigh(seen, run.rows[:ASKED], flops_allowed(run)))
             return
-        self.drawn_by = sharpened(seen, self.drawn_by, self.power, most(run))
+        self.drawn_by = sharpen(seen, self.drawn_by, self.power, flops_allowed(run))
         self.flops += seen.booked()
 
-    def _settle(self, choice: Weighting) -> None:
+    def _use(self, choice: Weighting) -> None:
         self.drawn_by, self.power = choice.weights, choice.forecast.power
         self.flops += choice.flops
 
 
-def most(run: RunInfo) -> float:
+def flops_allowed(run: RunInfo) -> float:
     """FLOPs that estimators may take in a run."""
     return math.inf if run.budget is None else MOST * run.budget
 
 
-def too_dear(fit: float, most: float) -> bool:
+def too_costly(fit: float, most: float) -> bool:
     """Whether weights and proxies would take more FLOPs than ``most``, with a warning.
 
     ``fit``: FLOPs of an estimator of all rows of the sample.
@@ -193,16 +193,18 @@ def weigh(pair: Pair, unseen: Tensor | None = None, most: float = math.inf) -> W
     few = pair.train.kind in (TABLE, TEXTS, TOKENS)
     alone = threadpool_limits(1) if few else nullcontext()
     with alone:
-        weights, forecast = _settled(pair, unseen, most)
+        weights, forecast = _weights_and_forecast(pair, unseen, most)
     took = time.perf_counter() - start
     forecast = forecast._replace(seconds=took, block=pair.train.block)
     return Weighting(weights, forecast, pair.booked())
 
 
-def _settled(pair: Pair, unseen: Tensor | None, most: float) -> tuple[Tensor | None, PowerForecast]:
+def _weights_and_forecast(
+    pair: Pair, unseen: Tensor | None, most: float
+) -> tuple[Tensor | None, PowerForecast]:
     """Weights, float64 ``[N]`` with mean 1 or ``None`` for all rows, and the forecast."""
     dear = PowerForecast(0.0, 0.0, "", 0.0, "none, choosing would cost too much")
-    if too_dear(least_fit(pair), most):
+    if too_costly(least_fit(pair), most):
         return None, dear
     if pair.worth < FEWEST_INDEPENDENT:
         few = (
@@ -218,6 +220,10 @@ def _settled(pair: Pair, unseen: Tensor | None, most: float) -> tuple[Tensor | N
     def factor_of(of_target: Tensor) -> Tensor:
         return whole if labels is None else class_factor(labels[0], labels[1][of_target])
 
+    everything = torch.arange(len(pair.target))
+    test = input_test(pair, factor_of(everything), unseen)
+    inputs = test.p <= LEVEL / TESTS
+
     def weights_of(of_target: Tensor, rows: Tensor) -> Tensor:
         factor = factor_of(of_target)
         weights = factor[rows]
@@ -225,16 +231,13 @@ def _settled(pair: Pair, unseen: Tensor | None, most: float) -> tuple[Tensor | N
             weights = weights * input_ratio(pair, factor, of_target, rows)
         return weights / weights.mean()
 
-    everything = torch.arange(len(pair.target))
-    test = input_test(pair, factor_of(everything), unseen)
-    inputs = test.p <= LEVEL / TESTS
     if labels is None and math.isnan(test.auc):
         return None, PowerForecast(0.0, 0.0, "", 0.0, VARIES)
     if labels is None and not inputs:
         alike = f"nothing to gain, the training data are like the target (AUC {test.auc:.2f})"
         return None, PowerForecast(0.0, 0.0, "", 0.0, alike)
     tested = len(pair.sample if unseen is None else unseen)
-    if too_dear(pair.flops * len(pair.sample) / tested, most):
+    if too_costly(pair.flops * len(pair.sample) / tested, most):
         return None, dear
     forecast, drawn_by = best_power(pair, weights_of), None
     apart = bool(forecast.unit) and not forecast.error and test.auc > 1 - LOWEST / 2
@@ -248,7 +251,7 @@ def _settled(pair: Pair, unseen: Tensor | None, most: float) -> tuple[Tensor | N
     return drawn_by, forecast
 
 
-def to_ask(drawn_by: Tensor, seed: int) -> Tensor:
+def rows_to_ask(drawn_by: Tensor, seed: int) -> Tensor:
     """At most `ASKED` rows drawn in proportion to ``drawn_by [N]``, in random order: int64 ``[n]``.
 
     They are so few that none comes twice, since copies of fitted rows would be recognised, and half
@@ -259,16 +262,16 @@ def to_ask(drawn_by: Tensor, seed: int) -> Tensor:
     return draw_systematic(drawn_by, count, rng.generator(seed, "aim", "asked"))
 
 
-def sharpened(pair: Pair, drawn_by: Tensor, power: float, most: float = math.inf) -> Tensor:
+def sharpen(pair: Pair, drawn_by: Tensor, power: float, most: float = math.inf) -> Tensor:
     """Weights ``drawn_by [N]`` times the ratio of the target to rows drawn by them, to a ``power``.
 
-    The weights themselves where a test does not tell the rows `to_ask` about from the target.
+    The weights themselves where a test does not tell `rows_to_ask` from the target.
     """
-    rows = to_ask(drawn_by, pair.seed)
+    rows = rows_to_ask(drawn_by, pair.seed)
     if len(rows) < FEWEST_TRAINED or pair.worth < FEWEST_INDEPENDENT:
         return drawn_by
     alike = input_test(pair, torch.ones_like(drawn_by), rows).p > LEVEL / TESTS
-    if alike or too_dear(pair.flops * len(pair.sample) / len(rows), most):
+    if alike or too_costly(pair.flops * len(pair.sample) / len(rows), most):
         return drawn_by
     everything = torch.arange(len(pair.target))
     left = input_ratio(pair, drawn_by, everything, torch.arange(len(pair.train)))

@@ -15,8 +15,14 @@ import torch
 from torch import Tensor
 
 from astkit.aim.blocks import OUTPUTS
-from astkit.aim.estimators import LinearThenTrees, finite, fit_flops, for_trees, table_classifier
-from astkit.aim.features import TABLE, TOKENS, Matrix, mixed
+from astkit.aim.estimators import (
+    LinearThenTrees,
+    fill_missing,
+    fit_flops,
+    for_trees,
+    table_classifier,
+)
+from astkit.aim.features import TABLE, TOKENS, Matrix, mix_bits
 from astkit.aim.pair import Array, Pair, units
 from astkit.datasets.batch import IGNORED
 
@@ -196,7 +202,7 @@ def _classifier(pair: Pair, fitted: Tensor, y: Array, wanted: Array) -> Fit:
     if trees:
         x = for_trees(x)
     elif train.kind == TABLE:
-        x, of_target = finite(x), finite(of_target)
+        x, of_target = fill_missing(x), fill_missing(of_target)
 
     def fit(weights: Array) -> Array:
         model = make_pipeline(table_classifier()) if trees else _head(x)
@@ -231,7 +237,7 @@ def _regression(pair: Pair, fitted: Tensor, y: Array) -> Fit:
     wanted = values.reshape(len(rows), -1).double().numpy()
     trees = train.kind == TABLE and y.shape[1] <= OUTPUTS
     if train.kind == TABLE and not trees:
-        x, of_target = finite(x), finite(of_target)
+        x, of_target = fill_missing(x), fill_missing(of_target)
 
     def fit(weights: Array) -> Array:
         own, columns = weights / weights.mean(), y.T if trees else [y]
@@ -297,7 +303,7 @@ def _hashed(x: Tensor, y: Tensor) -> tuple[Array, Array]:
     for order in range(3):
         if order:
             earlier = np.pad(tokens, ((0, 0), (order - 1, 0)))[:, : tokens.shape[1]]
-            context = mixed(context + earlier + np.uint64(order))
+            context = mix_bits(context + earlier + np.uint64(order))
         contexts.append(context % CONTEXTS)
-        pairs.append(mixed(context + y.numpy().astype(np.uint64) + np.uint64(7)) % CONTEXTS)
+        pairs.append(mix_bits(context + y.numpy().astype(np.uint64) + np.uint64(7)) % CONTEXTS)
     return np.stack(contexts, 1).astype(np.int32), np.stack(pairs, 1).astype(np.int32)

@@ -224,10 +224,10 @@ def input_ratio(pair: Pair, factor: Tensor, of_target: Tensor, rows: Tensor) -> 
             scores[part.numpy()] = classifier.scores(pair.train, rows[part])
         held = in_target == fold
         scores_of_target[held.numpy()] = classifier.scores(pair.target, of_target[held])
-    return torch.from_numpy(calibrated(scores, scores_of_target, factor[rows].numpy()))
+    return torch.from_numpy(calibrate(scores, scores_of_target, factor[rows].numpy()))
 
 
-def calibrated(scores: Array, of_target: Array, weights: Array) -> Array:
+def calibrate(scores: Array, of_target: Array, weights: Array) -> Array:
     """Ratios of two densities of scores, float64 ``[n]``, at those of the training rows.
 
     ``scores [n]`` of training rows count with their ``weights``, scores ``of_target [m]`` with n/m

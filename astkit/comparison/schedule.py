@@ -144,7 +144,7 @@ class Schedule:
         if chooser is None:
             return None
         trainer = self.task.trainer(None, seed, self.budget)
-        features, classes = getattr(chooser, "features", None), trainer.look().classes
+        features, classes = getattr(chooser, "features", None), trainer.find_targets().classes
         options: dict[str, Any] = {"features": features, "seed": seed, "classes": classes}
         self.bar.begin("forecast")
         try:

@@ -106,7 +106,7 @@ class Costs:
 
     Attributes:
         known: costs by model, which of the parameters in training are trained, and shape.
-        trained: for each parameter whether it was trained at the latest `look`.
+        trained: for each parameter whether it was trained at the latest `note_trained`.
         lengths: the first length of each kind of shape; a checkpoint saves it, since a resumed run
             may begin with another one.
 
@@ -120,9 +120,9 @@ class Costs:
         self.known: dict[tuple[nn.Module, tuple[bool, ...], Shape], BatchFlops] = {}
         self.lengths: dict[Shape, int] = {}
         self._warned: set[str] = set()
-        self.look()
+        self.note_trained()
 
-    def look(self) -> None:
+    def note_trained(self) -> None:
         """Note which parameters are trained, on which the cost of gradients depends."""
         self.trained = tuple([each.requires_grad for each in self.model.parameters()])
 

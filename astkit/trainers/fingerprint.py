@@ -85,7 +85,7 @@ def label_counts(source: Any) -> dict[str, int] | None:
 
 def first_losses(run: Trainer) -> list[float]:
     """Losses of the first two training rows in eval mode, at the weights as they are."""
-    run.look()  # refuses what does not fit
+    run.find_targets()  # refuses what does not fit
     batch = run.batches.few(2).take(slice(0, 2)).to(run.device)
     with evaluating(run.model, run.device):
         return row_losses(run.criterion, run.forward(run.model, batch), batch.y).tolist()

@@ -366,7 +366,7 @@ def _copied(part: Any) -> Any:
     return map_tensors(torch.clone, part)
 
 
-def chosen_graphs(work: Optimisation, flops: float) -> StepGraphs | None:
+def choose_graphs(work: Optimisation, flops: float) -> StepGraphs | None:
     """Graphs for steps of ``flops`` each, if ``work.config.graphs`` asks for them; or a warning."""
     automatic = work.config.graphs == "auto"
     reason = unsupported(work)

@@ -19,7 +19,7 @@ from astkit.gating.selection import Predictions, predictions
 from astkit.profiling.ledger import Ledger
 from astkit.progress import warn
 from astkit.trainers.config import Rates, TrainConfig
-from astkit.trainers.graphs import StepGraphs, chosen_graphs
+from astkit.trainers.graphs import StepGraphs, choose_graphs
 from astkit.trainers.refusals import (
     NOTHING,
     check_parameters,
@@ -146,7 +146,7 @@ class ForwardPasses:
                 return outputs
         alone = model is self.model is self.wrapped  # DistributedDataParallel exchanges buffers
         with self.autocast():
-            return self.fitting(self._outputs, self.training_pass if alone else model, batch)
+            return self.retry_smaller(self._outputs, self.training_pass if alone else model, batch)
 
     def _outputs(self, model: Callable[..., Any], batch: Batch) -> Any:
         if self.micro_batch is None:
@@ -164,8 +164,10 @@ class ForwardPasses:
         """Number of micro-batches of a batch of so many rows."""
         return max(1, -(-rows // (self.micro_batch or rows or 1)))
 
-    def fitting(self, attempt: Callable[..., Any], first: Any, batch: Batch, *rest: Any) -> Any:
-        """``attempt(first, batch, *rest)``; after an out-of-memory error in smaller parts."""
+    def retry_smaller(
+        self, attempt: Callable[..., Any], first: Any, batch: Batch, *rest: Any
+    ) -> Any:
+        """``attempt(first, batch, *rest)``, again with half the micro-batch if memory runs out."""
         while True:
             try:
                 return attempt(first, batch, *rest)
@@ -336,7 +338,7 @@ class Optimisation(ForwardPasses):
         # sums are divided before the step; without accumulation, earlier and at no cost
         waiting.summed = summed or self.config.accumulation_steps > 1
         divisor = 1.0 if waiting.summed else _above_0(normaliser)
-        losses: Tensor = self.fitting(self._passes, weight, batch, divisor)
+        losses: Tensor = self.retry_smaller(self._passes, weight, batch, divisor)
         waiting.total = waiting.total + normaliser
         waiting.rows += len(losses)
         return losses
@@ -395,7 +397,7 @@ class Optimisation(ForwardPasses):
     def decide(self, flops: float) -> None:
         """Record the steps from here on, if ``config.graphs`` says so for one of ``flops``."""
         self.undecided = False
-        self.use(chosen_graphs(self, flops))
+        self.use(choose_graphs(self, flops))
 
     def _recorded_step(
         self, batch: Batch, weight: Tensor | None, normaliser: float | Tensor | None

@@ -249,7 +249,7 @@ class Trainer(RunState):
                 self.model.train()
             try:
                 if self.targets is None and self.batches.plans:
-                    self.look()  # the first plan may depend on it
+                    self.find_targets()  # the first plan may depend on it
                 yield
             except GeneratorExit:  # iteration was stopped between two batches
                 if self.batches.processes == 1:  # others may not have stopped here
@@ -297,7 +297,7 @@ class Trainer(RunState):
                 return None
             with self.ledger.phase("plan"):
                 self.policy.exchange()
-                self.costs.look()
+                self.costs.note_trained()
                 unloaded = self.batches.plan(self.progress)
                 self.ledger.counts.unloaded += unloaded if distributed.rank() == 0 else 0
 
@@ -308,7 +308,7 @@ class Trainer(RunState):
         if batch.index is None:
             check_rows_known(self.policy)
         if self.targets is None:
-            self._look_at(batch)
+            self._check_rows(batch)
         cost = self.cost(batch)
         if self.optimisation.undecided:
             self.optimisation.decide(cost.training(batch.rows))
@@ -382,12 +382,12 @@ class Trainer(RunState):
 
     # --- what a step cost and found ---
 
-    def look(self) -> Targets:
+    def find_targets(self) -> Targets:
         """Check two rows, as training does; returns what their targets are."""
-        return self._look_at(self.batches.few(2))
+        return self._check_rows(self.batches.few(2))
 
-    def _look_at(self, batch: Batch) -> Targets:
-        """See `check_batch`; no clock runs."""
+    def _check_rows(self, batch: Batch) -> Targets:
+        """Find what the targets are, see `check_batch`; no clock runs."""
         forward, source = partial(self.forward, self.model), self.batches.source
         with self.ledger.paused(), evaluating(self.model, self.device):
             self.targets = check_batch(forward, self.criterion, batch, source)
@@ -399,7 +399,7 @@ class Trainer(RunState):
     def check(self) -> None:
         """Raise ``ValueError`` if data or labels lack what the policy needs, which is used up."""
         batch = self.batches.peek()
-        self._look_at(batch)
+        self._check_rows(batch)
         if batch.index is None:
             check_rows_known(self.policy)
         plan = self.batches.first_plan()
@@ -543,7 +543,7 @@ class Trainer(RunState):
         }
         record = StepRecord(self.step, "epoch", metrics | validated)
         self.reports.log(record)
-        stopped = self.held.look(validated, self.model)
+        stopped = self.held.should_stop(validated, self.model)
         self.done = stopped or self.progress >= 1.0
         if self.done:
             self.held.restore(self.model)
@@ -589,7 +589,7 @@ class Trainer(RunState):
                 raise ValueError(
                     "the validation data gave no batch: lower batch_size or disable drop_last"
                 )
-            targets = self.targets or self._look_at(first)
+            targets = self.targets or self._check_rows(first)
             evaluation = Evaluation(self.criterion, self.metrics, targets.logits, keep)
             for batch in chain([first], batches):
                 mine = evaluation.part(batch)

@@ -60,7 +60,7 @@ class Validation:
         self.since = 0
         self.weights: dict[str, Tensor] = {}
 
-    def look(self, values: Mapping[str, Any], model: nn.Module) -> bool:
+    def should_stop(self, values: Mapping[str, Any], model: nn.Module) -> bool:
         """Take in the metrics of an epoch; returns whether the run is to end."""
         if self.stop_after is None:
             return False

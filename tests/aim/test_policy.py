@@ -301,7 +301,7 @@ def test_the_model_finds_nothing_left_in_rows_like_the_target() -> None:
             Rows(noise(len(each)), by_row=lambda rows, each=each: each[rows])  # type: ignore[misc]
             for each in (x, z)
         ]
-        assert aim.sharpened(Pair(*parts, seed), drawn_by, 1.0) is drawn_by
+        assert aim.sharpen(Pair(*parts, seed), drawn_by, 1.0) is drawn_by
 
 
 def test_all_rows_are_trained_on_where_choosing_would_take_too_much_of_the_run(

@@ -122,7 +122,7 @@ def test_the_share_and_the_ratio_of_a_mixture_are_found(share: float) -> None:
     scores = np.where(like, random.beta(5, 2, n), random.beta(2, 5, n))
     target = random.beta(5, 2, m)
     assert ratio.target_share(scores, target, np.ones(n)) == pytest.approx(share, abs=0.06)
-    found = ratio.calibrated(scores, target, np.ones(n))
+    found = ratio.calibrate(scores, target, np.ones(n))
     densities = 30 * scores**4 * (1 - scores), 30 * scores * (1 - scores) ** 4
     true = densities[0] / (share * densities[0] + (1 - share) * densities[1])
     assert np.abs(found - true).mean() < 0.15  # the floor is 0.01 of 1 / share
@@ -146,7 +146,7 @@ def test_a_calibrated_ratio_equals_a_literal_one() -> None:
     most = 1 / ratio.target_share(scores, target, weights)
     odds = [fitted[s] / max(1 - fitted[s], 1e-12) for s in scores]
     expected = [min(most, max(ratio.FLOOR * most, each)) for each in odds]
-    assert ratio.calibrated(scores, target, weights).tolist() == pytest.approx(expected)
+    assert ratio.calibrate(scores, target, weights).tolist() == pytest.approx(expected)
 
 
 def mean(pool: list[tuple[float, float, float]]) -> float:

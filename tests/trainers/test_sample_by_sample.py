@@ -270,7 +270,7 @@ def test_the_ledger_counts_what_was_run(cnn: Any, double_loader: Any, update: An
     made: Any = RecordedTrainer if update is None else RecordedSampleTrainer
     data, policy = double_loader(rows=48, batch_size=16), Gate(0.3, Doubt(other))
     trainer = made(cnn(), data, epochs=1, policy=policy, **options)
-    trainer.look()
+    trainer.find_targets()
     batch = next(trainer.train_data.batches(0))  # what is counted here is not part of the run
     cost, second = trainer.cost(batch), trainer.cost(batch, other)
     with FlopCounter() as counted:

@@ -240,7 +240,7 @@ def test_the_seed_decides_dropout_and_every_step_drops_other_units() -> None:
     dropped: list[Tensor] = []
     other = build(config=TrainConfig(lr=1e-2, seed=6), model=model, validation=None)
     first = next(other.train_data.batches(0))
-    other.look()
+    other.find_targets()
     other.cost(first)  # counted
     model[3].register_forward_hook(lambda module, inputs, output: dropped.append(output == 0))
     finish(other)
