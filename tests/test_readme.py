@@ -47,7 +47,7 @@ def whole(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bo
         monkeypatch.setattr(
             aim, "best_power", lambda *_: PowerForecast(5.0, 1.0, "% of the RMSE", 1.0)
         )
-        monkeypatch.setattr(aim, "too_dear", lambda *_: False)
+        monkeypatch.setattr(aim, "too_costly", lambda *_: False)
     return request.param
 
 
