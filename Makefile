@@ -8,7 +8,7 @@ TOGETHER = OMP_NUM_THREADS=1 $(PYTEST) -n 2 --dist loadfile --no-loadscope-reord
 ALONE = $(PYTEST) -m alone
 
 .DEFAULT_GOAL := help
-.PHONY: help demo docs natural pages peers test together test-full wheel lab lint clean
+.PHONY: help demo docs natural pages peers test together test-full wheel links lab lint clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -43,6 +43,9 @@ natural: $(READY) ## bring the packages whose tables tests.benchmarks.natural re
 wheel: $(READY) ## build dist/*.whl and try it without the checkout
 	@rm -rf dist && $(BIN)/python -m build --installer uv
 	@ASTKIT_FULL=1 $(PYTEST) -q tests/test_wheel.py
+
+links: ## print the links that open this fork's notebooks in the cloud
+	@$(PYTHON) docs/launch_links.py
 
 lab: $(READY) ## open the notebooks in JupyterLab
 	@cd notebooks && ../$(BIN)/jupyter lab

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import importlib.util
 import inspect
 import io
@@ -248,6 +249,25 @@ def test_a_film_shows_a_run_from_its_beginning_to_its_end(site: ModuleType) -> N
     assert all(np.abs(a - b).max() > 100 for a, b in pairwise(shown))
     alone = Image.open(io.BytesIO(board.picture().png(dpi=64))).convert("L")
     assert np.abs(shown[-1] - np.asarray(alone, float)).mean() < 3
+
+
+def test_the_launch_links_are_those_of_the_fork(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(DOCS)
+    launch_links = importlib.import_module("launch_links")
+    for address in (
+        "git@github.com:ann/kit.git",
+        "https://github.com/ann/kit",
+        "ssh://git@github.com/ann/kit/",
+    ):
+        assert launch_links.repository(address) == "ann/kit"
+    with pytest.raises(ValueError, match=r"^origin is '/srv/kit', which is not on GitHub, "):
+        launch_links.repository("/srv/kit")
+    text = launch_links.links("ann/kit", "main", ["00_a.ipynb"])
+    place = "github.com/ann/kit/blob/main/notebooks/00_a.ipynb"
+    assert f"https://colab.research.google.com/{place.replace('.com', '')})" in text
+    assert f"(https://kaggle.com/kernels/welcome?src=https://{place})" in text
+    assert "https://mybinder.org/v2/gh/ann/kit/main?urlpath=lab/tree/notebooks)" in text
+    assert 'git+https://github.com/ann/kit"' in text
 
 
 def test_every_measured_table_has_its_command() -> None:

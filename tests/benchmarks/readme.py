@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+import tomllib
 from collections.abc import Callable, Iterator
 from functools import cache
 from io import BytesIO
@@ -153,6 +154,28 @@ def notebooks() -> str:
         for number, sentence in NOTEBOOKS.items()
     }
     return markdown(pd.DataFrame(rows).T.rename_axis("notebook"))
+
+
+def badges() -> dict[str, str]:
+    """The badges of README as SVG pictures by file name, from pyproject.toml."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    said = {"python": project["requires-python"].strip(">=") + "+", "licence": project["license"]}
+    return {f"{name}.svg": _badge(name, value) for name, value in said.items()}
+
+
+def _badge(name: str, value: str) -> str:
+    left, right = (7 * len(text) + 12 for text in (name, value))  # pixels
+    shapes = [
+        f'<rect width="{left + right}" height="20" rx="3" fill="#117733"/>',
+        f'<path d="M3 0h{left - 3}v20H3a3 3 0 0 1-3-3V3a3 3 0 0 1 3-3z" fill="#444444"/>',
+    ]
+    for start, width, text in ((0, left, name), (left, right, value)):
+        place = f'x="{start + width / 2:g}" y="14" textLength="{width - 12}"'
+        shapes.append(f"<text {place}>{text}</text>")
+    head = f'xmlns="http://www.w3.org/2000/svg" width="{left + right}" height="20" role="img"'
+    style = 'fill="#ffffff" font-family="sans-serif" font-size="12" text-anchor="middle"'
+    body = "\n".join(shapes)
+    return f"<svg {head}>\n<title>{name}: {value}</title>\n<g {style}>\n{body}\n</g>\n</svg>\n"
 
 
 def _notebook(number: str) -> Path:
@@ -497,6 +520,8 @@ def fill(name: str, text: str) -> str:
 if __name__ == "__main__":
     for number in NOTEBOOKS:
         files.write_atomic(ROOT / "docs" / "static" / f"{number}.png", thumbnail(number))
+    for name, picture in badges().items():
+        files.write_atomic(ROOT / "docs" / "static" / name, picture)
     files.write_atomic(ROOT / "docs" / "static" / "joules.png", joules_picture().png())
     for name in FILES:
         files.write_atomic(ROOT / name, fill(name, (ROOT / name).read_text()))

@@ -32,6 +32,14 @@ def test_the_page_of_policies_is_up_to_date() -> None:
         )
 
 
+def test_the_badges_say_what_pyproject_says() -> None:
+    for name, picture in readme.badges().items():
+        assert (STATIC / name).read_text("utf-8") == picture, (
+            "run: python -m tests.benchmarks.readme"
+        )
+        assert f"(docs/static/{name})" in TEXTS["README.md"]
+
+
 def test_only_named_results_have_local_changes() -> None:
     for name in readme.CHANGED:
         (path,) = [*readme.RESULTS.glob(name), *bench.HERE.glob(name)]
