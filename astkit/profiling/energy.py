@@ -66,7 +66,8 @@ class EnergyMeter:
             step()
         print(meter.reading("training"))
 
-    Without a counter only time is measured, and each reading is ``None`` with the reason.
+    ``device`` "auto" is the available accelerator, else the CPU. Without a counter only time is
+    measured, and each reading is ``None`` with the reason.
     Synchronise the device before each edge: queued work is counted in the next window. A counter
     may wrap once in a window. ``clock``: monotonic, in seconds.
     """
@@ -81,6 +82,8 @@ class EnergyMeter:
         self.counter, self._clock, self._missing = counter, clock, ""
         self._accounts: dict[str, _Account] = {}
         self._open, self._last, self._ended = False, "", 0.0
+        if str(device) == "auto":
+            device = torch.accelerator.current_accelerator(check_available=True) or "cpu"
         try:
             self.counter = counter or _open_counter(torch.device(device))
         except Exception as error:  # of the system, a driver or torch

@@ -284,3 +284,8 @@ def test_without_one_package_there_is_no_total(tmp_path, monkeypatch, packages):
     assert (reading.joules, reading.backend, reading.window_s) == (None, None, 12.0)
     assert str(reading).startswith("joules not measured: no energy counter of cpu (")
     assert f"has {packages} CPU packages" in reading.reason
+
+
+def test_auto_is_the_accelerator_or_the_cpu():
+    named = "cuda" if torch.cuda.is_available() else "cpu"
+    assert EnergyMeter("auto")._missing == EnergyMeter(named)._missing
