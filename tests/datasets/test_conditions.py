@@ -306,6 +306,7 @@ def test_the_law_of_the_table_is_friedmans_and_its_noise_has_deviation_one() -> 
 
     for kind in ("law", "columns", "inputs"):
         x, y = friedman_table(older, kind, torch.Generator().manual_seed(0))
+        assert x.shape == (4000, 10)
         noise = y[:, 0] - friedman(x)
         assert noise[~older].std() == pytest.approx(1, abs=0.05)
         if kind == "columns":
