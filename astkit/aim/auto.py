@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from importlib.util import find_spec
 from typing import ClassVar
 
@@ -11,7 +10,7 @@ from torch import Tensor
 
 from astkit import rng
 from astkit.aim.features import UNKNOWN, Rows
-from astkit.aim.policy import FEWEST, FEWEST_TRAINED, Aim, Weighting
+from astkit.aim.policy import FEWEST, FEWEST_TRAINED, Aim
 from astkit.datasets.facts import paired_groups
 from astkit.gating.policies.draws import draw_weighted
 from astkit.gating.policies.last_loss import check_samples
@@ -37,8 +36,8 @@ class Auto(Aim):
 
     Two questions in this order; no settings.
 
-    1. *Are the class shares of the target others? Is the input another, given the class?* Then
-       rows are drawn as by `Aim`, if its proxy gains by it.
+    1. *Which data?* Rows are drawn as by `Aim`: target rows and old ones in the shares of its
+       forecast, or by validation data, if these have other class shares or inputs and it gains.
     2. *Are labels wrong?* Each sample has a label, and predictions at its latest training step. Of
        the `SURE` * N samples of highest confidence, a share of more than `NOISE` has another label
        than the predicted one. If these labels are random ones, the model finds them no likelier
@@ -82,18 +81,15 @@ class Auto(Aim):
         by_target = super().plan(run)
         if by_target is not None or run.labels is None:
             return by_target
-        seen = self.known[0] > 0
-        weight = trust(self.known, run.labels) if seen.float().mean() >= SEEN else None
+        known = self.known[:, : run.draws]  # of old rows
+        seen = known[0] > 0
+        weight = trust(known, run.labels[: run.draws]) if seen.float().mean() >= SEEN else None
         if weight is None:
             return None
         weight[~seen] = 1e30  # first
         random = rng.generator(run.seed, "auto", run.epoch, run.round)
         drawn = draw_weighted(weight, len(run.rows), random)
         return Selection(drawn[torch.randperm(len(drawn), generator=random)])
-
-    def _use(self, choice: Weighting) -> None:
-        judged = bool(choice.forecast.unit)  # else drawing may well be worse
-        super()._use(choice if judged else replace(choice, weights=None))
 
     def observe(self, visit: Visit) -> None:
         if visit.confidence is None or visit.correct is None or visit.label_probability is None:
@@ -134,6 +130,8 @@ def trust(known: Tensor, labels: Tensor) -> Tensor | None:
 
 def can_ask(run: RunInfo) -> bool:
     """Whether the data can be compared with the target."""
+    if run.draws < run.samples:
+        return find_spec("sklearn") is not None
     if run.target is None or find_spec("sklearn") is None:
         return False
     paired_groups(run.data, run.target)  # what is wrong with them is said

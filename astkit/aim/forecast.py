@@ -236,7 +236,7 @@ def judge_of(
     x, y = arrays(old, scaled)
     rows = np.sort(rng.permutation(len(y), seed, "forecast").numpy()[:FITTED])
     names = old.names
-    kept = np.array([not _of(name, telling) for name in names])
+    kept = np.array([not left_out(name, telling) for name in names])
     sample, target = (x[rows], y[rows]), arrays(new, scaled)
     return Judge(
         sample,
@@ -253,7 +253,8 @@ def judge_of(
     )
 
 
-def _of(name: str, columns: tuple[str, ...]) -> bool:
+def left_out(name: str, columns: tuple[str, ...]) -> bool:
+    """Whether an input called ``name``, such as "day hour", is of one of the ``columns``."""
     return any(name == each or name.startswith(f"{each} ") for each in columns)
 
 

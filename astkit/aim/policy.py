@@ -6,8 +6,9 @@ import math
 import time
 import warnings
 from contextlib import nullcontext
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -19,13 +20,17 @@ from astkit.aim.pair import Pair
 from astkit.aim.powers import PowerForecast, best_power
 from astkit.aim.ratio import (
     LOWEST,
+    Difference,
     class_factor,
     class_test,
     input_ratio,
     input_test,
 )
+from astkit.aim.shares import Share, WeightsOf, share_of_rows, share_of_tables, unknown
 from astkit.datasets.dependence import FEWEST as FEWEST_INDEPENDENT
 from astkit.datasets.facts import paired_groups, read_alike
+from astkit.datasets.joined import divide_joined
+from astkit.datasets.table import Table
 from astkit.gating.policies.draws import draw_systematic
 from astkit.gating.policies.last_loss import check_samples
 from astkit.gating.policy import Policy, PolicyCard, RunInfo, Selection
@@ -52,57 +57,46 @@ class Weighting:
 
 
 class Aim(Policy):
-    """Draws as many rows as dense training, in proportion to how much the target needs them.
+    """Draws as many rows as dense training, in the shares that a forecast found best.
 
     Example::
 
         trainer = Trainer(model, train, validation, policy=Aim(), epochs=5)
 
-    The target is the validation data. Weights p_target(x, y) / p_training(x, y), see
-    ``astkit.aim.ratio``, to the power 0, 0.5 or 1 that a proxy found best, see
-    ``astkit.aim.powers``. Where a test does not tell the training data from the target, or
-    where the proxy does not gain, all rows are trained on, as in dense training; unless the targets
-    of the rows that would be left out are noise, by which a proxy loses less than a network.
-    Rows that depend on each other, as several of one patient, are a difference only if more groups
-    differ than by chance: give both data sets an attribute ``groups`` with a number or name a row.
+    1. The target are rows that may be trained on, see `astkit.joined`; else the validation data.
+    2. Target rows of a table: `astkit.forecast` chooses between old rows, both, target rows counted
+       several times, the target alone, and old rows weighted by p_target(x, y) / p_old(x, y). Of
+       texts, images and arrays the same is judged by a head on features, up to target rows x4.
+    3. Validation data: old rows are weighted, if the interval of the forecast's gain excludes 0.
+    4. A test comes before weights: without a difference that it finds, no row is weighted.
+    5. Then rows are drawn in proportion to the weights; the loss is their plain mean.
+    6. With images and validation data the model is asked again in the first epoch.
+    7. Beside a budget of which this would take more than `MOST`, nothing is weighted.
 
-    Columns of a table without a common range of values, such as dates, are not compared. Training
-    rows with random transforms are compared with the transform of the target, where both data sets
-    have the attribute ``transform``; otherwise class shares alone are compared.
-
-    The test takes place before the first step, with features that need no training. For images it
-    is repeated once in the first epoch, with the model's last hidden layer, loss and entropy and
-    the label; only if it finds something are all rows scored. If all rows have been trained on so
-    far, rows that the model has not seen yet are tested, and weighted as above. If rows are drawn,
-    some of them are kept for this test until then: untrained features see other pixels, but the
-    model sees meanings and wrong labels that are left among them, and the weights are multiplied by
-    the ratio that it finds. The power is kept; the proxy has judged already that the target pays.
-
-    In a run of limited FLOPs all rows are trained on, with a warning, where the estimators would
-    need more than about `MOST` of them, as beside a network of a few hundred weights or in an epoch
-    of a small one; where that is known beforehand, there is no test.
-
-    Rows are drawn systematically: over an epoch a row comes its expected number of times, rounded
-    up or down. The loss is their plain mean: the draw itself moves the distribution.
+    Rows that depend on each other, as several of one patient, are judged together: give both data
+    sets an attribute ``groups`` with a number or name a row. Random transforms are left out of the
+    comparison where both data sets have the attribute ``transform``.
 
     Args:
         features: computes features ``[n, d]`` of the inputs of n rows, for data other than images,
             texts and tables.
 
-    Raises ``ValueError`` during training without a target, or with one of fewer than `FEWEST` rows.
+    Raises ``ValueError`` during training without a target, or with validation data of fewer than
+    `FEWEST` rows in its place.
     """
 
     card = PolicyCard(
         source="Xie et al., DSIR, NeurIPS 2023, and Fang et al., dynamic importance weighting,"
-        " NeurIPS 2020; the test, the power and abstention are from this package",
-        cost="none for skipped rows; a test before training, and for images a pass over 2,000 rows"
-        " and, where the model sees a difference, over all",
+        " NeurIPS 2020; the decisions, the test and abstention are from this package",
+        cost="none for skipped rows; a forecast before training; for images with validation data a"
+        " pass over 2,000 rows and, where the model sees a difference, over all",
         bias="towards the target; intended, not corrected",
         avoid="if the validation data are not like the data that count",
     )
     rounds = 4
+    draws_target = True
     state: ClassVar[tuple[str, ...]] = ("drawn_by", "power", "stage")
-    drawn_by: Tensor | None = None  # float64 [N]; None: all rows
+    drawn_by: Tensor | None = None  # float64 [N], of joined data [N + M]; None: all old rows
     power: float = 0.0  # to which the ratio was taken for it
     stage: int = 0  # tests so far: none, the early one, all
 
@@ -120,11 +114,13 @@ class Aim(Policy):
         weights = self.drawn_by
         if self.stage == 1:  # the model is to be asked about rows that it has not learnt
             weights = weights.index_fill(0, rows_to_ask(weights, run.seed), 0.0)
-        epoch = draw_systematic(weights, run.samples, rng.generator(run.seed, "aim", run.epoch))
-        first = run.samples * run.round // self.rounds
+        epoch = draw_systematic(weights, run.draws, rng.generator(run.seed, "aim", run.epoch))
+        first = run.draws * run.round // self.rounds
         return Selection(epoch[first : first + len(run.rows)])
 
     def check(self, run: RunInfo) -> None:
+        if run.draws < run.samples:
+            return
         both = pair(run.data, run.target, self.features, run.seed, run.classes)
         if both.train.kind != UNKNOWN or run.features is None:
             for rows in (both.train, both.target):
@@ -132,6 +128,11 @@ class Aim(Policy):
 
     def _ask_early(self, run: RunInfo) -> None:
         """Compare the data with the target before the first step."""
+        if run.draws < run.samples:
+            share = decide(run.data, self.features, run.classes, flops_allowed(run))
+            self.drawn_by, self.stage = share.weights, 2
+            self.flops += share.flops
+            return
         both = pair(run.data, run.target, self.features, run.seed, run.classes)
         kind, can_ask_model = both.train.kind, run.features is not None
         self.stage = 1 if can_ask_model and kind in (IMAGES, UNKNOWN) else 2
@@ -155,7 +156,8 @@ class Aim(Policy):
         self.flops += seen.booked()
 
     def _use(self, choice: Weighting) -> None:
-        self.drawn_by, self.power = choice.weights, choice.forecast.power
+        if choice.forecast.unit:  # else no gain was judged, and drawing may well be worse
+            self.drawn_by, self.power = choice.weights, choice.forecast.power
         self.flops += choice.flops
 
 
@@ -179,20 +181,65 @@ def too_costly(fit: float, most: float) -> bool:
     return rest > most
 
 
+_decided: WeakKeyDictionary[Any, dict[Any, Share]] = WeakKeyDictionary()
+"""Of joined data: all runs of a comparison carry out the same decision, which is told first."""
+
+
+def decide(
+    data: Any,
+    features: FeaturesOf | None = None,
+    classes: bool | None = None,
+    most: float = math.inf,
+) -> Share:
+    """Which of the rows of `joined` ``data`` to train on, and how often; see `Aim`.
+
+    It depends on the data alone, so that it is computed once for all runs that can afford it.
+    """
+    known = _decided.setdefault(data, {})
+    share = known.get((features, classes))
+    if share is None or share.flops > most:
+        share = _share(data, features, classes, most)
+        known[features, classes] = share
+    return share
+
+
+def _share(data: Any, features: FeaturesOf | None, classes: bool | None, most: float) -> Share:
+    old, new = divide_joined(data)
+    if isinstance(data, Table):
+        return share_of_tables(old, new)
+    few = f"the target has {len(new)} rows, fewer than {FEWEST}"
+    if len(new) < FEWEST or len(old) < FEWEST_TRAINED:
+        return unknown(len(old), len(new), few)
+    apart = pair(old, new, features, 0, classes)
+    whole = Rows(data, features, classes=classes)
+    both = Pair(whole, Rows(new, features, classes=classes))
+    with _few_threads(apart):
+        if too_costly(least_fit(apart), most):
+            return unknown(len(old), len(new), "a forecast would cost too much")
+        if apart.worth < FEWEST_INDEPENDENT:
+            few = f"the target's rows are worth about {apart.worth:.0f} independent ones"
+            return unknown(len(old), len(new), few)
+        share = share_of_rows(apart, both, _find_shift(apart).weights_of)
+    return replace(share, flops=apart.booked() + both.booked())
+
+
+def _few_threads(pair: Pair) -> Any:
+    """One thread for rows of which several gain nothing: beside other work they would wait."""
+    import sklearn.ensemble  # noqa: F401  # only what is loaded is limited
+    from threadpoolctl import threadpool_limits
+
+    few = pair.train.kind in (TABLE, TEXTS, TOKENS)
+    return threadpool_limits(1) if few else nullcontext()
+
+
 def weigh(pair: Pair, unseen: Tensor | None = None, most: float = math.inf) -> Weighting:
     """Weights and forecast for a pair of training data and target.
 
     ``unseen``: int64, the training rows of the test, in random order; by default any. ``most``:
     FLOPs that may be spent after it.
     """
-    import sklearn.ensemble  # noqa: F401  # only what is loaded is limited
-    from threadpoolctl import threadpool_limits
-
     start = time.perf_counter()
-    # of so few rows threads gain nothing, and beside other work they wait for each other
-    few = pair.train.kind in (TABLE, TEXTS, TOKENS)
-    alone = threadpool_limits(1) if few else nullcontext()
-    with alone:
+    with _few_threads(pair):
         weights, forecast = _weights_and_forecast(pair, unseen, most)
     took = time.perf_counter() - start
     forecast = forecast._replace(seconds=took, block=pair.train.block)
@@ -212,6 +259,37 @@ def _weights_and_forecast(
             f" worth about {pair.worth:.0f} independent ones, and {FEWEST_INDEPENDENT} are needed"
         )
         return None, PowerForecast(0.0, 0.0, "", 0.0, few)
+    weights_of, test = _find_shift(pair, unseen)
+    if weights_of is None and math.isnan(test.auc):
+        return None, PowerForecast(0.0, 0.0, "", 0.0, VARIES)
+    if weights_of is None:
+        alike = f"nothing to gain, the training data are like the target (AUC {test.auc:.2f})"
+        return None, PowerForecast(0.0, 0.0, "", 0.0, alike)
+    tested = len(pair.sample if unseen is None else unseen)
+    if too_costly(pair.flops * len(pair.sample) / tested, most):
+        return None, dear
+    forecast, drawn_by = best_power(pair, weights_of), None
+    apart = bool(forecast.unit) and not forecast.error and test.auc > 1 - LOWEST / 2
+    if forecast.power:
+        everything = torch.arange(len(pair.target))
+        drawn_by = weights_of(everything, torch.arange(len(pair.train))) ** forecast.power
+        drawn_by /= drawn_by.mean()
+        apart = bool(drawn_by.min() == drawn_by.max())
+    if apart:
+        unlike = f"nothing to choose, no training row is like the target (AUC {test.auc:.2f})"
+        return None, PowerForecast(0.0, 0.0, "", 0.0, unlike)
+    return drawn_by, forecast
+
+
+class Shift(NamedTuple):
+    """``weights_of``: see `best_power`, ``None`` without a difference; ``test``: of the inputs."""
+
+    weights_of: WeightsOf | None
+    test: Difference
+
+
+def _find_shift(pair: Pair, unseen: Tensor | None = None) -> Shift:
+    """Whether class shares or inputs of the target are others, and the weights that follow."""
     whole = torch.ones(len(pair.train), dtype=torch.float64)
     labels = pair.labels
     if labels is not None and class_test(pair) > LEVEL / TESTS:
@@ -220,8 +298,7 @@ def _weights_and_forecast(
     def factor_of(of_target: Tensor) -> Tensor:
         return whole if labels is None else class_factor(labels[0], labels[1][of_target])
 
-    everything = torch.arange(len(pair.target))
-    test = input_test(pair, factor_of(everything), unseen)
+    test = input_test(pair, factor_of(torch.arange(len(pair.target))), unseen)
     inputs = test.p <= LEVEL / TESTS
 
     def weights_of(of_target: Tensor, rows: Tensor) -> Tensor:
@@ -231,24 +308,7 @@ def _weights_and_forecast(
             weights = weights * input_ratio(pair, factor, of_target, rows)
         return weights / weights.mean()
 
-    if labels is None and math.isnan(test.auc):
-        return None, PowerForecast(0.0, 0.0, "", 0.0, VARIES)
-    if labels is None and not inputs:
-        alike = f"nothing to gain, the training data are like the target (AUC {test.auc:.2f})"
-        return None, PowerForecast(0.0, 0.0, "", 0.0, alike)
-    tested = len(pair.sample if unseen is None else unseen)
-    if too_costly(pair.flops * len(pair.sample) / tested, most):
-        return None, dear
-    forecast, drawn_by = best_power(pair, weights_of), None
-    apart = bool(forecast.unit) and not forecast.error and test.auc > 1 - LOWEST / 2
-    if forecast.power:
-        drawn_by = weights_of(everything, torch.arange(len(pair.train))) ** forecast.power
-        drawn_by /= drawn_by.mean()
-        apart = bool(drawn_by.min() == drawn_by.max())
-    if apart:
-        unlike = f"nothing to choose, no training row is like the target (AUC {test.auc:.2f})"
-        return None, PowerForecast(0.0, 0.0, "", 0.0, unlike)
-    return drawn_by, forecast
+    return Shift(weights_of if inputs or labels is not None else None, test)
 
 
 def rows_to_ask(drawn_by: Tensor, seed: int) -> Tensor:

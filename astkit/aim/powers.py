@@ -28,7 +28,6 @@ from astkit.datasets.batch import IGNORED
 
 POWERS = (0.0, 0.5, 1.0)
 ERRORS = 2.0  # standard errors of a gain that is believed
-SKILL = 0.5  # largest skill on rows that teach nothing, as a share of that on the others
 CONTEXTS = 2**22  # buckets of the n-gram model
 WIDE = 64  # outputs of a regression, at most
 MOST_TOKENS = 4_000_000  # to which it is fitted
@@ -75,16 +74,18 @@ def best_power(pair: Pair, weights_of: Callable[[Tensor, Tensor], Tensor]) -> Po
     ``weights_of(of_target, rows)``: weights of training rows, float64 ``[n]``, shaped by these rows
     of the target. Each half of the target shapes the weights of proxies that are judged on the
     other. The gain is that of the power 1, or of 0.5 if this is better by a paired standard error;
-    if it is less than `ERRORS` of its errors, the power is 0, unless the rows that would be left
-    out `teach_nothing`. Without targets the power is 1, and with targets that no proxy knows it is
-    0; the unit is empty then.
+    if it is less than `ERRORS` of its errors, the power is 0. Without targets the power is 1, and
+    with targets that no proxy knows it is 0; the unit is empty then.
     """
     fitted = pair.sample
-    proxy = _proxy(pair, fitted)
+    proxy = proxy_of(pair, fitted)
     if proxy is None:
         first = torch.zeros(1, dtype=torch.int64)
         if any(part.targets(first) is None for part in (pair.train, pair.target)):
-            unknown = "cannot tell, the data have no targets to judge a proxy by"
+            unknown = (
+                "no gain can be foretold, the data have no targets; weights assume that these"
+                " follow inputs as before"
+            )
             return PowerForecast(0.0, 0.0, "", 1.0, unknown)
         unknown = (
             "cannot tell, no proxy knows such targets: give one class a row, as labels of the data,"
@@ -94,10 +95,9 @@ def best_power(pair: Pair, weights_of: Callable[[Tensor, Tensor], Tensor]) -> Po
     fit, unit = proxy
     losses: dict[float, list[Array]] = {power: [] for power in POWERS}
     plain = fit(np.ones(len(fitted)))
-    halves, whole = pair.halves(), np.zeros(len(fitted))
+    halves = pair.halves()
     for shaping, judged in (halves, halves[::-1]):
         weights = weights_of(shaping, fitted).numpy()
-        whole += weights
         for power in POWERS:
             row_losses = fit(weights**power) if power else plain
             losses[power].append(row_losses[judged.numpy()])
@@ -106,36 +106,8 @@ def best_power(pair: Pair, weights_of: Callable[[Tensor, Tensor], Tensor]) -> Po
     less, error = gain(together[1.0], together[0.5], unit, own)
     best = 0.5 if less > error else 1.0
     expected, error = gain(together[0.0], together[best], unit, own)
-    sure, against = expected > ERRORS * error, expected < -ERRORS * error
-    chosen = sure or (not against and teach_nothing(pair, whole))
-    return PowerForecast(expected, error, unit, best if chosen else 0.0)
-
-
-def teach_nothing(pair: Pair, weights: Array) -> bool:
-    """Whether the targets of the rows that small ``weights [sample]`` leave out are noise.
-
-    A head is fitted to each half of the sample and predicts the other. Its skill is the share of
-    right predictions, less the share of the commonest class. That on the quarter of the rows with
-    the smallest weights, relative to their class, has to be at most `SKILL` of that on the quarter
-    with the largest. ``False`` without classes, and where the weights themselves depend on how well
-    the targets are predicted.
-    """
-    train = pair.train
-    if pair.labels is None or train.kind == TABLE or train.of_model:
-        return False
-    x, y = train.features(pair.sample), pair.labels[0][pair.sample].numpy()
-    first, right = np.arange(len(y)) % 2 == 0, np.empty(len(y), bool)
-    for half in (first, ~first):
-        head = _head(x)
-        right[~half] = head.fit(x[half], y[half]).predict(x[~half]) == y[~half]
-        pair.flops += fit_flops(head[-1], x[half])
-    of_class = np.bincount(y, weights) / np.maximum(np.bincount(y), 1)
-    order, few = np.argsort(weights / of_class[y], kind="stable"), len(y) // 4
-    lowest, highest = (
-        right[rows].mean() - np.bincount(y[rows]).max() / few
-        for rows in (order[:few], order[-few:])
-    )
-    return bool(lowest <= SKILL * highest)
+    sure = expected > ERRORS * error
+    return PowerForecast(expected, error, unit, best if sure else 0.0)
 
 
 def gain(dense: Array, chosen: Array, unit: str, own: Array) -> tuple[float, float]:
@@ -170,8 +142,11 @@ Fit = Callable[[Array], Array]
 """Fits a proxy with weights ``[fitted]``; returns its losses on the target, float64 ``[M]``."""
 
 
-def _proxy(pair: Pair, fitted: Tensor) -> tuple[Fit, str] | None:
-    """What fits a proxy to the rows ``fitted`` with given weights, and the unit of its gain."""
+def proxy_of(pair: Pair, fitted: Tensor) -> tuple[Fit, str] | None:
+    """What fits a proxy to the rows ``fitted`` with given weights, and the unit of its gain.
+
+    Rows of weight 0 leave no trace in it. ``None`` without targets, or for targets of other kinds.
+    """
     train, target = pair.train, pair.target
     y = train.targets(fitted)
     if y is None or target.targets(torch.arange(1)) is None:
@@ -206,9 +181,12 @@ def _classifier(pair: Pair, fitted: Tensor, y: Array, wanted: Array) -> Fit:
 
     def fit(weights: Array) -> Array:
         model = make_pipeline(table_classifier()) if trees else _head(x)
-        last = model.steps[-1][0]
-        model.fit(x, y, **{f"{last}__sample_weight": weights / weights.mean()})
-        pair.flops += fit_flops(model[-1], x)
+        last, used = model.steps[-1][0], weights > 0
+        own = weights[used] / weights[used].mean()
+        if len(np.unique(y[used])) == 1:
+            return 100.0 * (y[used][0] != wanted)
+        model.fit(x[used], y[used], **{f"{last}__sample_weight": own})
+        pair.flops += fit_flops(model[-1], x[used])
         return 100.0 * (model.predict(of_target) != wanted)
 
     return fit
@@ -240,12 +218,13 @@ def _regression(pair: Pair, fitted: Tensor, y: Array) -> Fit:
         x, of_target = fill_missing(x), fill_missing(of_target)
 
     def fit(weights: Array) -> Array:
-        own, columns = weights / weights.mean(), y.T if trees else [y]
+        used = weights > 0
+        own, columns = weights[used] / weights[used].mean(), y.T if trees else [y]
         predicted = []
         for column in columns:
             model: Any = LinearThenTrees() if trees else Ridge(random_state=0)
-            model.fit(x, column, sample_weight=own)
-            pair.flops += fit_flops(model, x)
+            model.fit(x[used], column[used], sample_weight=own)
+            pair.flops += fit_flops(model, x[used])
             predicted.append(model.predict(of_target).reshape(len(rows), -1))
         errors: Array = ((np.hstack(predicted) - wanted) ** 2).mean(1)
         return errors

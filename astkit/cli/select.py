@@ -11,13 +11,16 @@ from astkit.cli import add_command, say
 
 MORE = """\
 Draws rows in proportion to how much more frequent their kind is in the target,
-by default as many as can be drawn without a repeat. Nothing is trained but
-classifiers on simple features. The pool and the target are both .csv, .jsonl
+by default as many as can be drawn without a repeat. Where the forecast cannot
+tell whether that gains, all rows are kept. Nothing is trained but classifiers
+on simple features. With --weights the rows are not drawn: give the column to
+your library as sample_weight. The pool and the target are both .csv, .jsonl
 (objects with a text), .txt (a text a line), or folders of images, for which the
 paths of the chosen images are written.
 
 examples:
   astkit select pool.csv --target recent.csv --label price --out chosen.csv
+  astkit select pool.csv --target recent.csv --label price --weights --out all.csv
   astkit select crawl.jsonl --target mine.jsonl --out chosen.jsonl
   astkit select photos/ --target mine/ --out chosen.txt
 """
@@ -33,6 +36,8 @@ def add_select(commands: Any) -> None:
     label = "column to be predicted, which a forecast needs: decimals, else classes"
     command.add_argument("--label", help=label)
     command.add_argument("--rows", type=int, help="number of rows to draw; they may repeat")
+    weights = "write all rows of a table, their weights in a last column, weight, of mean 1"
+    command.add_argument("--weights", action="store_true", help=weights)
     command.add_argument("--seed", type=int, default=0, help="seed of the draw (0)")
 
 
@@ -54,20 +59,31 @@ def run_select(options: argparse.Namespace) -> None:
         raise ValueError(f"--out is {options.out}, which is read: name another file")
     if options.out.suffix.lower() in PACKED:
         raise ValueError(f"--out is {options.out}, but rows are written as they are: name a .csv")
+    if options.weights and options.rows is not None:
+        raise ValueError("--rows and --weights: rows are drawn or weighted, give one of them")
     pool = read_pool(options.pool, options.target, options.label)
+    if options.weights and pool.weighted is None:
+        raise ValueError(f"--weights writes a column, but {options.pool} is no table: leave it out")
     for note in pool.notes:
         say(note)
     pair = pair_of(pool.rows, pool.target, seed=options.seed, classes=True)  # others are decimals
     choice = weigh(pair)
     count = len(pool.rows)
     weights = torch.ones(count) if choice.weights is None else choice.weights
-    most = max(1, int(count / float(weights.max())))
-    drawn = draw_systematic(weights, options.rows or most, rng.generator(options.seed, "select"))
     if pair.train.columns is not None and not pair.train.columns.all():
         apart = (
             name for name, shared in zip(pool.names, pair.train.columns, strict=True) if not shared
         )
         say(f"not compared, as pool and target have no values in common: {', '.join(apart)}")
     say(choice.forecast.sentence)
+    if options.weights and pool.weighted is not None:
+        write_atomic(options.out, pool.weighted(weights))
+        worth = float(weights.sum() ** 2 / weights.square().sum())
+        say(f"{count:,} rows in {options.out}, by their weights worth {worth:,.0f} equal ones")
+        return
+    most = max(1, int(count / float(weights.max())))
+    drawn = draw_systematic(weights, options.rows or most, rng.generator(options.seed, "select"))
     write_atomic(options.out, pool.lines(drawn.sort().values))
-    say(f"{len(drawn):,} of {count:,} rows in {options.out}")
+    distinct = len(drawn.unique())
+    again = f", {len(drawn):,} with repeats" * (len(drawn) > distinct)
+    say(f"{distinct:,} distinct rows of {count:,} in {options.out}{again}")

@@ -94,6 +94,8 @@ class Comparison:
         notes: sentences on what was left out, could not be measured, or has to be known.
         settings: what the runs share; ``stamp``: environment of the latest call.
         smallest_gain: gains below it are called none; see `verdict.judge`.
+        decision: with rows of a target, what `aim` trains on: ``sentence``, ``chosen``, and the
+            ``table`` of all decisions judged; else ``None``.
         old_rows: number of rows before those of a target; ``None`` without a target.
         train: the training data; ``None`` for a loaded comparison.
     """
@@ -109,6 +111,7 @@ class Comparison:
         self.settings = dict(contents.get("settings", {}))
         self.stamp = dict(contents.get("stamp", {}))
         self.smallest_gain: float | None = contents.get("smallest_gain")
+        self.decision: dict[str, Any] | None = contents.get("decision")
         self.old_rows: int | None = contents.get("old_rows")
         self.train = train
         self._folder = folder  # of the arrays
@@ -173,6 +176,7 @@ class Comparison:
     def before(self) -> list[str]:
         """What rows of a target gain, the forecast, and what has to be known of the baseline."""
         expected = [] if self.forecast is None else [self.forecast.sentence]
+        expected += [] if self.decision is None else [self.decision["sentence"]]
         return [*gains_on_target(self.entries, self.test_rows), *expected, *self.baseline]
 
     def table(self) -> pd.DataFrame:
@@ -308,6 +312,7 @@ class Comparison:
             "settings": self.settings,
             "stamp": self.stamp,
             "entries": self.entries,
+            "decision": self.decision,
             "old_rows": self.old_rows,
         }
         plain: dict[str, Any] = plain_values(contents)

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from astkit.aim.policy import Aim, expected_gain
+from astkit.aim.decisions import OLD
+from astkit.aim.policy import Aim, decide, expected_gain
 from astkit.aim.powers import PowerForecast
 from astkit.comparison.baseline import Baseline, check_baseline, own_rate
 from astkit.comparison.progress import RunsBar
@@ -59,6 +60,7 @@ class Schedule:
     entries: dict[tuple[str, int], Entry] = field(default_factory=dict)
     controls: dict[str, Method] = field(default_factory=dict)
     on_target: dict[str, Method] = field(default_factory=dict)  # controls with rows of a target
+    decision: dict[str, Any] | None = None  # what is forecast of these, see `Share`
     settings: dict[str, Any] = field(default_factory=dict)
     baseline: Baseline = field(default_factory=Baseline)
 
@@ -113,6 +115,7 @@ class Schedule:
             "forecast": None if expected is None else expected._asdict(),
             "settings": self.settings,
             "stamp": stamp(),
+            "decision": self.decision,
             "old_rows": len(divide_joined(self.task.train)[0]) if self.on_target else None,
         }
 
@@ -147,9 +150,14 @@ class Schedule:
         features, classes = getattr(chooser, "features", None), trainer.find_targets().classes
         options: dict[str, Any] = {"features": features, "seed": seed, "classes": classes}
         self.bar.begin("forecast")
+        if self.on_target:
+            share = decide(getattr(trainer.train_data, "data", None), features, classes)
+            self.decision = {"sentence": share.sentence, "table": list(share.table)}
+            self.decision["chosen"] = share.decision.name
+            announce(share.sentence)
+            return None
         try:
-            old = divide_joined(self.task.train)[0]
-            expected = expected_gain(old, self.task.validation, **options)
+            expected = expected_gain(self.task.train, self.task.validation, **options)
         except ValueError as error:  # "auto" does without, "aim" says it where it cannot
             announce(f"forecast: none, since {error}")
             return None
@@ -171,6 +179,7 @@ class Schedule:
                 baseline = check_baseline(self.task, self.budget, seed, given, self.bar)
         if self.task.config.lr is None:
             follows = expected is not None and expected.power > 0
+            follows = follows or (self.decision or {}).get("chosen", OLD.name) != OLD.name
             for label, method in {**self.on_target, **self.methods}.items():
                 new = label not in baseline.rates and (label, seed) not in self.entries
                 aims = follows and isinstance(method.new_policy(seed), Aim)

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 SIDE = 32  # pixels to which images are resized
 FOLDER, TABLE = "folder", "table"
+WEIGHT = "weight"
+"""Column of weights that is written."""
 TABLES = (".csv", ".tsv", ".parquet")
 
 
@@ -36,6 +38,7 @@ class Pool(NamedTuple):
         lines: the content of a file of chosen rows, by their numbers in ascending order.
         names: of the columns of a table.
         notes: what was left out of a table, as sentences.
+        weighted: the content of a file of all rows with a further column, their weights; of tables.
     """
 
     rows: Any
@@ -43,6 +46,7 @@ class Pool(NamedTuple):
     lines: Callable[[Tensor], Iterable[bytes]]
     names: Sequence[str] = ()
     notes: Sequence[str] = ()
+    weighted: Callable[[Tensor], Iterable[bytes]] | None = None
 
 
 def read_pool(pool: Path, target: Path, label: str | None) -> Pool:
@@ -102,8 +106,9 @@ def tables(pool: Path, target: Path, label: str | None) -> Pool:
     inputs = [_matrix(frame, frames[0]) for frame in frames]
     columns = [inputs, parts] if parts else [inputs]
     train, held = (TensorDataset(*each) for each in zip(*columns, strict=True))
-    lines = partial(_written, pool, rows.encoding, both[0].numbers)
-    return Pool(train, held, lines, list(map(str, frames[0])), notes)
+    place = pool, rows.encoding, both[0].numbers
+    lines, weighted = partial(_written, *place), partial(_weighted, *place)
+    return Pool(train, held, lines, list(map(str, frames[0])), notes, weighted)
 
 
 def _matrix(frame: pd.DataFrame, pool: pd.DataFrame) -> Tensor:
@@ -131,6 +136,31 @@ def _written(
     if path.suffix.lower() == ".parquet":
         return [read_parquet(path).iloc[rows].to_parquet()]
     return codecs.iterencode(TextSource(path, encoding).texts(rows.tolist()), encoding)
+
+
+def _weighted(
+    path: Path, encoding: str, numbers: np.ndarray[Any, Any], weights: Tensor
+) -> Iterable[bytes]:
+    """All rows as they are in the file, each with its weight in a last column `WEIGHT`."""
+    columns = read_parquet(path) if path.suffix.lower() == ".parquet" else None
+    source = None if columns is not None else TextSource(path, encoding)
+    names = list(columns) if source is None else source.names
+    if WEIGHT in names:
+        raise ValueError(f"{path} has a column {WEIGHT!r} already: rename it")
+    if source is None:
+        assert columns is not None
+        return [columns.iloc[numbers].assign(**{WEIGHT: weights.numpy()}).to_parquet()]
+    cells = [WEIGHT, *(f"{each:.6g}" for each in weights.tolist())]
+    lines = zip(source.texts(numbers.tolist()), cells, strict=True)
+    return codecs.iterencode(
+        (_longer(line, source.separator, cell) for line, cell in lines), encoding
+    )
+
+
+def _longer(line: str, separator: str, cell: str) -> str:
+    """A ``line``, or several of one row, with a further ``cell`` at its end."""
+    text = line.rstrip("\r\n")
+    return f"{text}{separator}{cell}{line[len(text) :]}"
 
 
 def check_rows(path: Path, rows: int) -> None:

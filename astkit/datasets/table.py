@@ -58,6 +58,8 @@ class Table(Dataset[tuple[Tensor, Tensor]]):
         groups: name of the group of each row, or ``None``.
         rows: int64 ``[rows]``, the number of each row in the source.
         notes: what was left out, as sentences.
+        date, in_order: the column that orders the rows in time, and whether they lie in that order;
+            ``None`` where it is not said.
 
     Rows without a label are left out where others have one, and so are columns that hold the label
     and columns without a value. Raises ``ValueError`` for a table that cannot be read, an unknown
@@ -68,6 +70,8 @@ class Table(Dataset[tuple[Tensor, Tensor]]):
     dropped: Sequence[str]
     label: Label
     group: str | None
+    date: str | None = None
+    in_order: bool | None = None
 
     def __init__(
         self,

@@ -114,6 +114,9 @@ def divide_table(
         held = target is not None and part in lacking  # whose notes are the target's
         notes += [f"{part}: {note}" for note in table.notes if not held]
     train.notes = [*said, *train.notes, *notes]
+    for table in (train, *tables.values()):
+        table.date = date if date in train.frame else None
+        table.in_order = True if in_order or (date and not table.date) else None
     return TableParts(train, **tables)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from typing import Any
 
 import numpy as np
 import pytest
@@ -87,28 +86,6 @@ def test_weights_that_help_are_taken_and_others_are_not(outputs: int) -> None:
     gain, error, _, power = powers.best_power(two, useless)[:4]
     assert power == 0
     assert abs(gain) < 3 * error + 2
-
-
-def test_rows_whose_targets_are_noise_may_be_left_out_without_a_gain() -> None:
-    """A half of the rows with random labels or right ones; a weight says which half."""
-    random = torch.Generator().manual_seed(0)
-    y = torch.arange(800) % 4
-    x = torch.randn(800, 4, 4, generator=random) + 2 * torch.eye(4)[y][:, None]
-    noise = torch.where(torch.arange(800) < 400, torch.randint(4, (800,), generator=random), y)
-    sample = torch.randperm(800, generator=random)
-    weights = (sample >= 400).double().numpy() + 0.1
-
-    def of(labels: Tensor, **options: Any) -> Pair:
-        data = TensorDataset(x, labels)
-        made = Pair(Rows(data, **options), Rows(data, **options))
-        made.__dict__["sample"] = sample
-        return made
-
-    flat: dict[str, Any] = {"features": lambda x: x.flatten(1)}
-    assert powers.teach_nothing(of(noise, **flat), weights)
-    assert not powers.teach_nothing(of(y, **flat), weights)
-    of_model: dict[str, Any] = {"by_row": lambda rows: x[rows].flatten(1)}
-    assert not powers.teach_nothing(of(noise, **of_model), weights)  # which may know the labels
 
 
 def test_classes_are_judged_by_accuracy_and_other_targets_not() -> None:
@@ -225,7 +202,7 @@ def test_ignored_tokens_do_not_count() -> None:
 
 def test_a_column_of_integers_beside_tokens_is_no_text() -> None:
     x = torch.randint(0, 9, (300, 8), generator=torch.Generator().manual_seed(0))
-    found = powers._proxy(pair_of(x, x[:, :5], 100), torch.arange(200))
+    found = powers.proxy_of(pair_of(x, x[:, :5], 100), torch.arange(200))
     assert found is None
 
 

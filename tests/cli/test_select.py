@@ -41,7 +41,7 @@ def test_rows_of_a_table_are_chosen_by_the_law_of_the_target(tmp_path: Path, cap
     assert "% of the RMSE" in said[0]
     lines = pool.read_text().splitlines()
     chosen = out.read_text().splitlines()
-    assert said[1] == f"{len(chosen) - 1:,} of {POOL:,} rows in {out}"
+    assert said[1] == f"{len(chosen) - 1:,} distinct rows of {POOL:,} in {out}"
     assert chosen[0] == lines[0]
     places = [lines.index(line) for line in chosen[1:]]  # rows are written as they were
     assert places == sorted(set(places))  # in order, and none twice
@@ -59,6 +59,38 @@ def test_a_column_that_tells_all_rows_apart_is_named(tmp_path: Path, capsys) -> 
     assert said[1].startswith("forecast: +")
 
 
+def test_weights_are_a_column_for_other_libraries(tmp_path: Path, capsys) -> None:
+    pool, target, out = (tmp_path / name for name in ("pool.csv", "target.csv", "all.csv"))
+    frame = table(POOL, 0, 0.5)
+    frame.loc[3, "place"] = 'a "quoted\nplace'
+    pool.write_bytes(frame.to_csv(index=False, lineterminator="\r\n").encode())
+    table(TARGET, 1, 0.0).to_csv(target, index=False)
+    said = selected(capsys, pool, target, out, "--label", "price", "--weights")
+    assert said[-1].startswith(f"{POOL:,} rows in {out}, by their weights worth ")
+    found = pd.read_csv(out)
+    pd.testing.assert_frame_equal(found.drop(columns="weight"), pd.read_csv(pool))
+    assert found["weight"].mean() == pytest.approx(1, rel=1e-4)
+    assert found["weight"][POOL // 2 :].sum() > 0.8 * POOL
+    assert out.read_bytes().count(b"\r\n") == pool.read_bytes().count(b"\r\n")
+    frame.to_parquet(tmp_path / "pool.parquet")
+    packed = tmp_path / "all.parquet"
+    selected(capsys, tmp_path / "pool.parquet", target, packed, "--label", "price", "--weights")
+    assert pd.read_parquet(packed)["weight"].to_numpy() == pytest.approx(found["weight"], rel=0.3)
+    refusing = ("--label", "price", "--weights", "--out", tmp_path / "again.csv")
+    assert "already: rename it" in refused(capsys, "select", out, "--target", target, *refusing)
+
+
+def test_all_rows_are_kept_where_the_forecast_cannot_tell(tmp_path: Path, capsys) -> None:
+    pool, target, out = (tmp_path / name for name in ("pool.csv", "target.csv", "chosen.csv"))
+    table(POOL, 0, 0.0).to_csv(pool, index=False)
+    moved = table(TARGET, 1, 0.0)
+    moved.assign(size=moved["size"] + 1, price=moved["price"] + 1).to_csv(target, index=False)
+    said = selected(capsys, pool, target, out, "--label", "price")
+    assert said[0].startswith("forecast: cannot tell")
+    assert said[1] == f"{POOL:,} distinct rows of {POOL:,} in {out}"
+    assert out.read_text() == pool.read_text()
+
+
 @pytest.mark.parametrize("suffix", [".txt", ".jsonl"])
 def test_lines_of_text_are_chosen_by_their_words(suffix: str, tmp_path: Path, capsys) -> None:
     draw = random.Random(0)
@@ -71,13 +103,15 @@ def test_lines_of_text_are_chosen_by_their_words(suffix: str, tmp_path: Path, ca
     pool.write_text("\n".join(text("a" if row % 3 else "b") for row in range(POOL)))
     target.write_text("\n".join(text("b") for _ in range(TARGET)))
     said = selected(capsys, pool, target, out)
-    assert "no targets to judge" in said[0]
+    assert "weights assume that these follow inputs as before" in said[0]
     chosen = out.read_text().splitlines()
     assert set(chosen) <= set(pool.read_text().splitlines())
     assert 0.7 * POOL / 3 < len(chosen) < 1.3 * POOL / 3
     assert np.mean(["b1" in line or "b2" in line for line in chosen]) > 0.9
-    selected(capsys, pool, target, out, "--rows", "1000")
-    assert len(out.read_text().splitlines()) == 1000
+    said = selected(capsys, pool, target, out, "--rows", "1000")
+    written = out.read_text().splitlines()
+    assert len(written) == 1000
+    assert said[1].endswith("1,000 with repeats")
 
 
 def test_a_folder_of_images_gives_paths(tmp_path: Path, capsys) -> None:
@@ -114,6 +148,7 @@ def test_it_refuses_in_one_sentence(tmp_path: Path, capsys) -> None:
         ((lines, "--target", lines), "has the line '{\"words\": 1}': give objects"),
         ((lines, "--target", lines, "--label", "text"), "only a table has columns"),
         ((pool, "--target", small, "--rows", "0"), "--rows is 0: give a whole number of 1 or more"),
+        ((pool, "--target", small, "--rows", "9", "--weights"), "drawn or weighted, give one"),
         ((tmp_path / "out.csv", "--target", small), "out.csv, which is read: name another file"),
     ):
         assert sentence in refused(capsys, "select", *arguments, "--out", tmp_path / "out.csv")
