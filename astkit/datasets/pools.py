@@ -106,8 +106,9 @@ def tables(pool: Path, target: Path, label: str | None) -> Pool:
     inputs = [_matrix(frame, frames[0]) for frame in frames]
     columns = [inputs, parts] if parts else [inputs]
     train, held = (TensorDataset(*each) for each in zip(*columns, strict=True))
-    place = pool, rows.encoding, both[0].numbers
-    lines, weighted = partial(_written, *place), partial(_weighted, *place)
+    numbers = both[0].numbers
+    lines = partial(_written, pool, rows.encoding, numbers)
+    weighted = partial(_weighted, pool, rows.encoding, numbers)
     return Pool(train, held, lines, list(map(str, frames[0])), notes, weighted)
 
 
@@ -142,19 +143,21 @@ def _weighted(
     path: Path, encoding: str, numbers: np.ndarray[Any, Any], weights: Tensor
 ) -> Iterable[bytes]:
     """All rows as they are in the file, each with its weight in a last column `WEIGHT`."""
-    columns = read_parquet(path) if path.suffix.lower() == ".parquet" else None
-    source = None if columns is not None else TextSource(path, encoding)
-    names = list(columns) if source is None else source.names
-    if WEIGHT in names:
-        raise ValueError(f"{path} has a column {WEIGHT!r} already: rename it")
-    if source is None:
-        assert columns is not None
-        return [columns.iloc[numbers].assign(**{WEIGHT: weights.numpy()}).to_parquet()]
+    if path.suffix.lower() == ".parquet":
+        table = read_parquet(path)
+        _check_unweighted(path, list(map(str, table)))
+        return [table.iloc[numbers].assign(**{WEIGHT: weights.numpy()}).to_parquet()]
+    source = TextSource(path, encoding)
+    _check_unweighted(path, source.names)
     cells = [WEIGHT, *(f"{each:.6g}" for each in weights.tolist())]
     lines = zip(source.texts(numbers.tolist()), cells, strict=True)
-    return codecs.iterencode(
-        (_longer(line, source.separator, cell) for line, cell in lines), encoding
-    )
+    longer = (_longer(line, source.separator, cell) for line, cell in lines)
+    return codecs.iterencode(longer, encoding)
+
+
+def _check_unweighted(path: Path, names: Sequence[str]) -> None:
+    if WEIGHT in names:
+        raise ValueError(f"{path} has a column {WEIGHT!r} already: rename it")
 
 
 def _longer(line: str, separator: str, cell: str) -> str:
