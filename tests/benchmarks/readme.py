@@ -31,6 +31,7 @@ from tests.benchmarks import distributed as bytes_added
 from tests.benchmarks import figures, optimal_rate, origin, tasks
 from tests.benchmarks import suspects as wrong_labels
 from tests.benchmarks.bench import HERE, RESULTS, ROOT, markdown
+from tests.benchmarks.example import example
 from tests.benchmarks.gpu_tables import (
     gpu_compiled,
     gpu_gains,
@@ -93,6 +94,11 @@ CHANGED = (
     "gpu_origin.json",
 )
 """Results measured with local changes, which the stamps below their tables say."""
+
+STAMP = re.compile(
+    r"^(.*?)((?:Commits: [^.]*\. )?(?:[\w ]+: )?astkit \S+ \(source .*)$", re.MULTILINE
+)
+"""The line below a table that says when and with what it was measured."""
 
 Report = dict[str, Any]
 
@@ -479,7 +485,7 @@ def suspects_found() -> str:
 
 FILES: dict[str, tuple[Callable[[], str], ...]] = {
     "README.md": (gains, suspects, notebooks),
-    "docs/compare.md": (suspects_found,),
+    "docs/compare.md": (example, suspects_found),
     "docs/energy.md": (joules,),
     "docs/speed.md": (gpu_gains,),
     "docs/measured.md": (
@@ -503,6 +509,12 @@ FILES: dict[str, tuple[Callable[[], str], ...]] = {
 }
 
 
+def _folded(line: re.Match[str]) -> str:
+    """The stamp of a table, to be opened by a click; what stands before it stays."""
+    before = f"{line[1].strip()}\n\n" * bool(line[1])
+    return f"{before}<details><summary>Measured with</summary>\n\n{line[2]}\n\n</details>"
+
+
 def fill(name: str, text: str) -> str:
     """The ``text`` of a file with its tables made anew from their results."""
     for make in FILES[name]:
@@ -512,7 +524,8 @@ def fill(name: str, text: str) -> str:
             raise ValueError(
                 f"{name} has {len(found)} places for {make.__name__!r}: mark exactly one"
             )
-        block = f"<!-- {make.__name__} -->\n{make()}\n<!-- end -->"
+        shown = STAMP.sub(_folded, make())
+        block = f"<!-- {make.__name__} -->\n{shown}\n<!-- end -->"
         text = text.replace(found[0], block)
     return text
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from astkit.files import read_json
-from tests.benchmarks import bench, figures, policies, readme
+from tests.benchmarks import bench, example, figures, policies, readme
 from tests.benchmarks.figures import NOT_RUN
 from tests.benchmarks.policy_tables import STATIC
 
@@ -38,6 +38,10 @@ def test_the_badges_say_what_pyproject_says() -> None:
             "run: python -m tests.benchmarks.readme"
         )
         assert f"(docs/static/{name})" in TEXTS["README.md"]
+
+
+def test_the_output_of_the_example_is_that_of_its_code() -> None:
+    assert read_json(example.RESULT)["code"] == example.code(), "python -m tests.benchmarks.example"
 
 
 def test_only_named_results_have_local_changes() -> None:
