@@ -28,10 +28,11 @@ def example() -> str:
     """What it printed, and its picture, as Markdown."""
     result = read_json(RESULT)
     printed, picture = "\n".join(result["lines"]), PICTURE.relative_to(PAGE.parent)
+    verdict = result["lines"][-1].rstrip(".").replace("[", "(").replace("]", ")")
     return "\n\n".join(
         [
             f"```text\n{printed}\n```",
-            f"![{result['lines'][-1].rstrip('.')}]({picture})",
+            f"![{verdict}]({picture})",
             f"{result['seconds']:.0f} s of CPU time. {describe(result['stamp'])}",
         ]
     )
