@@ -16,14 +16,6 @@ from tests.benchmarks import bench, natural_training, shares
 
 FOLDER = bench.ROOT / "docs" / "static"
 TITLE = "Train on the rows that count too, and choose\nonly where a forecast says that it pays"
-NATURAL = {
-    "flights, last fifth of the year": "flights: minutes of delay",
-    "bikes, last three months": "bikes rented by the hour",
-    "Texas housing, from 2011": "house prices in Texas",
-    "air fares, from 1999": "air fares",
-    "school tests, from 1996": "school tests",
-    "wages, from 2008": "wages",
-}
 MADE = (
     ("table: older rows follow another law", "table: older rows follow another law"),
     ("four of five texts are irrelevant", "texts: four of five irrelevant"),
@@ -64,7 +56,7 @@ def rows() -> list[Row]:
     lines = {each["shift"]: each for each in natural_training.gains(content["entries"], later=True)}
     found = [
         Row(words, tuple(lines[name]["aim"]), lines[name]["both"][0], lines[name]["unit"])
-        for name, words in NATURAL.items()
+        for name, words in natural_training.SOURCES.items()
         if name in lines
     ]
     table = read_json(shares.SHARES)["rows"]

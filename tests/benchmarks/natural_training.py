@@ -3,7 +3,7 @@
 ``python -m tests.benchmarks.natural_training`` calls `astkit.compare` on splits 0 to 4 of each of
 `natural_shifts.SHIFTS`, one seed a split: the network of `Table`, `STEPS` steps of a batch of
 `ROWS` for all. Of the target's rows a fifth is set aside for validation. Each split is kept in
-natural_training.json when it ends, shifts by time with later test rows first.
+natural_training.json when it ends, those with later test rows first.
 """
 
 from __future__ import annotations
@@ -25,7 +25,16 @@ from tests.benchmarks import bench
 from tests.benchmarks.natural_shifts import SHIFTS, Shift, split
 
 RESULTS = bench.HERE / "natural_training.json"
-SPLITS, STEPS, ROWS = 5, 1500, 128
+SPLITS, STEPS, ROWS = 5, 1000, 128
+SOURCES = {
+    "flights, last fifth of the year": "flights: minutes of delay",
+    "bikes, last three months": "bikes rented by the hour",
+    "Texas housing, from 2011": "house prices in Texas",
+    "air fares, from 1999": "air fares",
+    "school tests, from 1996": "school tests",
+    "wages, from 2008": "wages",
+}
+"""One shift by time of each source, and its data in words."""
 Entry = dict[str, Any]
 
 
@@ -80,17 +89,16 @@ def gains(entries: Sequence[Entry], later: bool | None = None) -> list[Entry]:
 
 
 def plan() -> Iterator[tuple[Shift, int, bool]]:
-    """Later rows and shifts without time first; each case of these once before any twice."""
-    shifts = [make() for make in SHIFTS]
-    cases = [(each, True) for each in shifts if each.order is not None]
-    cases += [(each, False) for each in shifts if each.order is None]
-    cases += [(each, False) for each in shifts if each.order is not None]
-    for number in range(SPLITS):
-        for shift, later in cases[: len(shifts)]:
-            yield shift, number, later
-    for number in range(SPLITS):
-        for shift, later in cases[len(shifts) :]:
-            yield shift, number, later
+    """Later rows of one shift a source first, then the others; of each all cases once a split."""
+    shifts = {shift.name: shift for shift in (make() for make in SHIFTS)}
+    first = [(shifts[name], True) for name in SOURCES]
+    others = [(each, True) for each in shifts.values() if each.order is not None]
+    others += [(each, False) for each in shifts.values() if each.order is None]
+    same = [(each, False) for each in shifts.values() if each.order is not None]
+    for cases in (first, [case for case in others if case[0].name not in SOURCES], same):
+        for number in range(SPLITS):
+            for shift, later in cases:
+                yield shift, number, later
 
 
 def main() -> None:
