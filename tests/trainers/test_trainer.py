@@ -27,7 +27,7 @@ from torch.utils.data import (
     get_worker_info,
 )
 
-from astkit import CachedLoss, RandomSubset, rng
+from astkit import CachedLoss, RandomSubset, rng, system
 from astkit.datasets import Batch, Images, Loader, load
 from astkit.gating import Gate, Policy, RunInfo, Selection
 from astkit.profiling.flops import BatchFlops, PassFlops
@@ -249,11 +249,14 @@ def test_the_seed_decides_dropout_and_every_step_drops_other_units() -> None:
 
 
 @pytest.mark.parametrize("leave", ["end", "close", "error"])
-def test_modes_are_restored_whichever_way_it_ends(leave: str) -> None:
+def test_modes_and_threads_are_restored_whichever_way_it_ends(leave: str) -> None:
     model: Any = network().eval()
-    steps = build(model=model).steps()
+    before = torch.get_num_threads()
+    threads = 1 if before > 1 else min(2, system.allowed_cpus())
+    steps = build(model=model, config=TrainConfig(lr=1e-2, seed=5, threads=threads)).steps()
     next(steps)
     assert all(module.training for module in model.modules())
+    assert torch.get_num_threads() == threads
     if leave == "end":
         assert len(list(steps)) == 11
     elif leave == "close":
@@ -264,6 +267,7 @@ def test_modes_are_restored_whichever_way_it_ends(leave: str) -> None:
         with pytest.raises(FloatingPointError):
             next(steps)
     assert not any(module.training for module in model.modules())
+    assert torch.get_num_threads() == before
 
 
 class Listener:
