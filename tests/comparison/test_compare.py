@@ -807,7 +807,6 @@ def test_lazy_and_complex_models(make_model: Any, loader: bool) -> None:
     report = run(make_model=make_model, train=train, batch_size=size, policies=["cached_loss"])
     first = [entry["curve"][0] for entry in report.entries if entry["policy"] == "dense"]
     assert first[0][2] != first[1][2]  # seeds have weights of their own
-    said = [note for note in report.notes if "cannot be counted: runs have equal seconds" in note]
-    assert [note.startswith("the FLOPs of _fft_") for note in said] == [True] * (
-        make_model is Spectral
-    )
+    said = any("_fft_" in note and "runs have equal seconds" in note for note in report.notes)
+    assert said == (make_model is Spectral)
+    assert said or not any("cannot be counted" in note for note in report.notes)
