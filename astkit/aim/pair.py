@@ -118,8 +118,8 @@ class Pair:
         fold = folds(self.target, 2, self.seed, "halves")
         return (fold == 0).nonzero().squeeze(1), (fold == 1).nonzero().squeeze(1)
 
-    def booked(self) -> float:
-        """FLOPs of everything so far."""
+    def total_flops(self) -> float:
+        """FLOPs of features and estimators so far."""
         return self.flops + self.train.flops + self.target.flops
 
 

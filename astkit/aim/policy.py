@@ -153,7 +153,7 @@ class Aim(Policy):
             self._use(weigh(seen, run.rows[:ASKED], flops_allowed(run)))
             return
         self.drawn_by = sharpen(seen, self.drawn_by, self.power, flops_allowed(run))
-        self.flops += seen.booked()
+        self.flops += seen.total_flops()
 
     def _use(self, choice: Weighting) -> None:
         if choice.forecast.unit:  # else no gain was judged, and drawing may well be worse
@@ -220,7 +220,7 @@ def _share(data: Any, features: FeaturesOf | None, classes: bool | None, most: f
             few = f"the target's rows are worth about {apart.worth:.0f} independent ones"
             return unknown(len(old), len(new), few)
         share = share_of_rows(apart, both, _find_shift(apart).weights_of)
-    return replace(share, flops=apart.booked() + both.booked())
+    return replace(share, flops=apart.total_flops() + both.total_flops())
 
 
 def _few_threads(pair: Pair) -> Any:
@@ -243,7 +243,7 @@ def weigh(pair: Pair, unseen: Tensor | None = None, most: float = math.inf) -> W
         weights, forecast = _weights_and_forecast(pair, unseen, most)
     took = time.perf_counter() - start
     forecast = forecast._replace(seconds=took, block=pair.train.block)
-    return Weighting(weights, forecast, pair.booked())
+    return Weighting(weights, forecast, pair.total_flops())
 
 
 def _weights_and_forecast(

@@ -20,7 +20,7 @@ from astkit.checks import ABOVE_0, check_number
 from astkit.datasets.facts import class_labels
 from astkit.datasets.joined import divide_joined
 from astkit.datasets.loader import BatchSource, old_rows
-from astkit.gating.selection import Selection, checked
+from astkit.gating.selection import Selection, check_selection
 from astkit.progress import warn
 
 Features = Callable[[Tensor, str], Tensor]
@@ -151,7 +151,7 @@ class Epoch:
         self.planned += 1
         if chosen is None:
             chosen = Selection(rows)
-        chosen = checked(chosen, self.samples, self.planner)
+        chosen = check_selection(chosen, self.samples, self.planner)
         self.rows = torch.cat([self.rows, chosen.index])
         self.scale = torch.cat([self.scale, chosen.scale.float()])
         self.candidates = len(rows) + (0 if self.share else self.candidates)

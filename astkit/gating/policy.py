@@ -21,7 +21,7 @@ from astkit.datasets.batch import call, check_index
 from astkit.gating.epoch import PolicySampler
 from astkit.gating.epoch import RunInfo as RunInfo
 from astkit.gating.losses import Criterion, check_unshifted, class_outputs, cross_entropy_rows
-from astkit.gating.selection import Predictions, checked, evaluating, predictions
+from astkit.gating.selection import Predictions, check_selection, evaluating, predictions
 from astkit.gating.selection import Scored as Scored
 from astkit.gating.selection import Selection as Selection
 from astkit.gating.visits import Visit as Visit
@@ -112,7 +112,7 @@ class Policy:
         """
         chosen = self.plan(run)
         if chosen is not None:
-            checked(chosen, run.samples, self)
+            check_selection(chosen, run.samples, self)
 
     def steer(self, name: str, value: Any) -> None:
         """Change a setting during the run; raises ``ValueError`` if unsupported."""
@@ -174,7 +174,7 @@ class Policy:
         chosen = self.choose(batch)
         if chosen is None:
             return batch.select(torch.arange(batch.rows))
-        return checked(chosen, batch.rows, self)
+        return check_selection(chosen, batch.rows, self)
 
     def _batch(self, model: nn.Module, x: Any, y: Any, index: Tensor | None) -> Scored:
         if not overrides(self, "choose"):

@@ -171,7 +171,7 @@ class Selection:
         return self
 
 
-def checked(chosen: object, rows: int, policy: object) -> Selection:
+def check_selection(chosen: object, rows: int, policy: object) -> Selection:
     """What ``policy`` answered for ``rows`` rows, if it is a valid `Selection`.
 
     Raises ``ValueError`` for another type, and what `Selection.check` refuses.

@@ -214,7 +214,7 @@ class Batches:
             return None
         return scale[distributed.share(len(scale))].to(self.device)
 
-    def trained(self) -> None:
+    def count_trained(self) -> None:
         """Count a batch as trained on."""
         self.batch += 1
         self.taken += 1

@@ -89,7 +89,7 @@ class Checkpoints:
         self._lock = FileLock(self.folder / ".lock", thread_local=False)
         self._acquire()
         try:
-            paths = listed(self.folder)
+            paths = list_checkpoints(self.folder)
             self._number = 1 + max(map(_number, paths), default=0)
             if paths and not resume:
                 raise ValueError(
@@ -106,7 +106,7 @@ class Checkpoints:
         Raises ``ValueError`` if another trainer uses the folder or has written to it since `open`.
         """
         self._acquire()
-        written = max(map(_number, listed(self.folder)), default=0)
+        written = max(map(_number, list_checkpoints(self.folder)), default=0)
         if distributed.rank() == 0 and written >= self._number:
             self._lock.release()
             raise ValueError(
@@ -135,7 +135,7 @@ class Checkpoints:
         write(self.folder / f"{self._number:06}_step{step:08}", state, self.compress)
         self._number += 1
         self._last = time.monotonic()
-        for path in listed(self.folder)[self.keep :]:
+        for path in list_checkpoints(self.folder)[self.keep :]:
             remove(path)
 
     def _acquire(self) -> None:
@@ -149,7 +149,7 @@ class Checkpoints:
             ) from None
 
 
-def listed(folder: str | os.PathLike[str]) -> list[Path]:
+def list_checkpoints(folder: str | os.PathLike[str]) -> list[Path]:
     """The JSON files of the checkpoints in ``folder``, newest first."""
     paths = [path for path in Path(folder).expanduser().iterdir() if _NAME.fullmatch(path.name)]
     return sorted(paths, key=_number, reverse=True)
@@ -160,7 +160,7 @@ def newest(folder: str | os.PathLike[str]) -> tuple[Path, dict[str, Any]]:
 
     Raises ``ValueError`` if none is valid.
     """
-    paths = listed(folder)
+    paths = list_checkpoints(folder)
     for path in paths:
         try:
             return path, read(path)

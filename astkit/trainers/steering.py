@@ -60,7 +60,7 @@ class Steering:
                 " a policy that chooses after scoring, such as a Gate"
             )
 
-    def applied(self, step: int) -> list[Event]:
+    def apply_due(self, step: int) -> list[Event]:
         """Make the changes that are due after ``step`` batches; returns them.
 
         Warns for an invalid value, which must not stop the run.

@@ -279,7 +279,7 @@ class Trainer(RunState):
         for watch in self.reports.watchers:
             watch(batch, result)
         self.step += 1
-        self.batches.trained()
+        self.batches.count_trained()
         self.progress = self._spent()
         record = self._record(batch, result)
         if self.reports.keep(record, result.selection):
@@ -513,7 +513,7 @@ class Trainer(RunState):
 
     def _steer(self) -> None:
         """Make the changes that are due, and tell the observers."""
-        for event in self.steering.applied(self.step):
+        for event in self.steering.apply_due(self.step):
             with self.ledger.paused():
                 self.report()
                 place = {"epoch": self.epoch, "progress": self.progress}

@@ -111,7 +111,7 @@ def test_columns_without_a_common_value_are_left_out() -> None:
 def test_all_work_is_booked() -> None:
     both = pair(torch.randn(60, 2), torch.randn(40, 2))
     both.flops, both.train.flops, both.target.flops = 1.0, 20.0, 300.0
-    assert both.booked() == 321.0
+    assert both.total_flops() == 321.0
 
 
 def test_integers_of_a_small_target_are_the_classes_of_the_training_rows() -> None:

@@ -73,7 +73,7 @@ def left(trainer: Trainer) -> dict[str, Any]:
 
 
 def names(folder: Path) -> list[str]:
-    return [path.stem for path in checkpoint.listed(folder / "ckpt")]
+    return [path.stem for path in checkpoint.list_checkpoints(folder / "ckpt")]
 
 
 class Convolution(nn.Module):
@@ -391,7 +391,7 @@ def test_a_full_disk_is_said_and_nothing_that_is_there_is_lost(small_disk: Path)
 def two(tmp_path: Path) -> list[Path]:
     """The two newest checkpoints of a run that was stopped."""
     leave_after(build(tmp_path), 20)
-    return checkpoint.listed(tmp_path / "ckpt")
+    return checkpoint.list_checkpoints(tmp_path / "ckpt")
 
 
 @pytest.mark.parametrize("suffix", [".json", ".safetensors"])

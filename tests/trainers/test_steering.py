@@ -141,8 +141,8 @@ def test_changes_come_from_any_thread() -> None:
     for thread in threads:
         thread.start()
     while len(taken) < 50:
-        steering.applied(0)
+        steering.apply_due(0)
     for thread in threads:
         thread.join()
     assert taken == {f"gain{i}": i for i in range(50)}
-    assert steering.applied(1) == []
+    assert steering.apply_due(1) == []
