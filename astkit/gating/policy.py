@@ -66,7 +66,7 @@ class Policy:
     needs_outputs: bool = False  #: whether ``observe`` needs predictions, see `Visit`
     chooses: ClassVar[bool] = False  #: whether the class overrides ``choose``
     observes: ClassVar[bool] = False  #: whether it overrides ``observe``
-    state: ClassVar[tuple[str, ...]] = ()  #: attributes to save: tensors, numbers, strings, None
+    state: ClassVar[tuple[str, ...]] = ()  #: attributes to save (tensors, numbers, strings, None)
     card: ClassVar[PolicyCard]
     criterion: Criterion | None = None  #: of ``choose`` in custom loops; default cross-entropy
     begun: int = 0  #: number of sampler iterations started so far
