@@ -7,6 +7,7 @@ seconds.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -63,6 +64,7 @@ class Forecast:
             chosen decision in the sentence was chosen on other folds than it is quoted from.
         telling: columns that are left out of weights, see `explain`.
         in_order: whether folds go forward in time; ``seconds``: how long it took.
+        doubt: whether a linear model says the opposite of the trees.
         curve: what fewer target rows would have said, a row for each number ``rows`` of them, or
             ``None``.
     """
@@ -74,6 +76,7 @@ class Forecast:
     in_order: bool
     seconds: float
     curve: pd.DataFrame | None = None
+    doubt: bool = False
 
     def plot(self) -> Figure:
         """The expected gain of each decision; of the best by the number of rows with a `curve`."""
@@ -113,6 +116,7 @@ def forecast(
     in_order: bool | None = None,
     date: str | None = None,
     curve: bool = False,
+    decisions: Sequence[Decision] | None = None,
     seed: int = 0,
 ) -> Forecast:
     """Foretell what training on old rows, target rows, or both in which share would gain.
@@ -132,6 +136,7 @@ def forecast(
         in_order: whether rows of the target are in order of time; ``None``: if neighbouring rows
             are found to depend on each other.
         date: the column of dates or numbers that orders them; rows of one value stay together.
+        decisions: those that are judged, `OLD` first; by default all that the data allow.
         curve: whether to judge what `SIZES` of the target's rows would have said, too.
 
     Raises ``ValueError`` for tables that cannot be read, and a target without labels.
@@ -157,8 +162,7 @@ def forecast(
         return _unknown(few, start)
     telling = explain(old, new, seed=seed).telling
     judges = {"trees": judge_of(old, new, units, in_order, telling, seed)}
-    decisions = decisions_for(telling)
-    found = judges["trees"].judge(decisions)
+    found = judges["trees"].judge(decisions or decisions_for(telling))
     chosen, gain, error = choose(found, judges["trees"])
     doubt = _doubt(chosen, old, new, units, in_order, telling, seed)
     table = _table(found, chosen, judges["trees"].unit)
@@ -173,6 +177,7 @@ def forecast(
         in_order,
         seconds,
         sizes,
+        doubt,
     )
 
 

@@ -26,7 +26,7 @@ from astkit.aim.ratio import (
     input_ratio,
     input_test,
 )
-from astkit.aim.shares import Share, WeightsOf, share_of_rows, share_of_tables, unknown
+from astkit.aim.shares import Share, WeightsOf, share_of_rows, share_of_tables, unknown, weigh_table
 from astkit.datasets.dependence import FEWEST as FEWEST_INDEPENDENT
 from astkit.datasets.facts import paired_groups, read_alike
 from astkit.datasets.joined import divide_joined
@@ -349,12 +349,15 @@ def weights(
 ) -> Tensor:
     """How often each training row should be drawn: float64 ``[N]``, mean 1.
 
-    All 1 where the target does not differ, or where choosing by it is not expected to gain; see
-    `Aim` for the arguments. ``classes``: whether whole-number targets name classes, not counts or
-    ages; by default it is guessed, see `class_labels`. Nothing is trained but classifiers on
-    features.
+    All 1 where the target does not differ, or where choosing by it is not expected to gain, of two
+    `Table` objects by `astkit.forecast`; see `Aim` for the arguments. ``classes``: whether
+    whole-number targets name classes, not counts or ages; by default it is guessed, see
+    `class_labels`. Nothing is trained but classifiers on features.
     """
-    drawn_by = weigh(pair(train, target, features, seed, classes)).weights
+    if isinstance(train, Table) and isinstance(target, Table) and target.labelled:
+        drawn_by = weigh_table(train, target, seed)[0]
+    else:
+        drawn_by = weigh(pair(train, target, features, seed, classes)).weights
     return torch.ones(len(train), dtype=torch.float64) if drawn_by is None else drawn_by
 
 

@@ -28,7 +28,7 @@ from astkit.aim.decisions import (
     random_folds,
     ratio_by_trees,
 )
-from astkit.aim.forecast import SAID, arrays, forecast, left_out
+from astkit.aim.forecast import SAID, Forecast, arrays, forecast, left_out
 from astkit.aim.pair import Pair, units
 from astkit.aim.powers import proxy_of
 from astkit.datasets.table import Table
@@ -66,14 +66,31 @@ def share_of_tables(old: Table, new: Table) -> Share:
     A model keeps the columns that a decision leaves out.
     """
     found = forecast(old, new, in_order=new.in_order, date=new.date)
-    decision = replace(found.decision, without=())
-    ratio = None
-    if decision.weighted:
-        kept = np.array([not left_out(name, found.telling) for name in old.names])
-        ratio = ratio_by_trees(arrays(old), arrays(new), kept, 0)(np.arange(len(new)))
+    decision, sentence = replace(found.decision, without=()), found.sentence
+    if found.doubt:
+        decision, sentence = BOTH, f"{sentence}: both are trained on"
+    ratio = _ratio(old, new, found) if decision.weighted else None
     weights = weights_of(decision, len(old), len(new), ratio)
     lines: Any = found.table.to_dict("records")
-    return Share(decision, found.sentence, weights, lines)
+    return Share(decision, sentence, weights, lines)
+
+
+def weigh_table(old: Table, new: Table, seed: int = 0) -> tuple[Tensor | None, Forecast]:
+    """Weights of old rows alone, float64 ``[N]`` with mean 1, if a forecast is sure of their gain.
+
+    ``None`` for all rows alike. No other decision is judged.
+    """
+    tried = OLD, WEIGHTED[0]
+    found = forecast(old, new, in_order=new.in_order, date=new.date, decisions=tried, seed=seed)
+    if found.decision != tried[1] or found.doubt:
+        return None, found
+    return torch.from_numpy(_ratio(old, new, found)), found
+
+
+def _ratio(old: Table, new: Table, found: Forecast) -> Array:
+    """Weights of all old rows by inputs, without the telling columns, and label; mean 1."""
+    kept = np.array([not left_out(name, found.telling) for name in old.names])
+    return ratio_by_trees(arrays(old), arrays(new), kept, 0)(np.arange(len(new)))
 
 
 def share_of_rows(pair: Pair, both: Pair, ratio: WeightsOf | None) -> Share:

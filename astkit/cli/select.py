@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -66,16 +67,19 @@ def run_select(options: argparse.Namespace) -> None:
         raise ValueError(f"--weights writes a column, but {options.pool} is no table: leave it out")
     for note in pool.notes:
         say(note)
-    pair = pair_of(pool.rows, pool.target, seed=options.seed, classes=True)  # others are decimals
-    choice = weigh(pair)
     count = len(pool.rows)
-    weights = torch.ones(count) if choice.weights is None else choice.weights
-    if pair.train.columns is not None and not pair.train.columns.all():
-        apart = (
-            name for name, shared in zip(pool.names, pair.train.columns, strict=True) if not shared
-        )
-        say(f"not compared, as pool and target have no values in common: {', '.join(apart)}")
-    say(choice.forecast.sentence)
+    if pool.labelled is not None:
+        found, said, apart = _by_forecast(*pool.labelled(), options.seed)
+    else:
+        pair = pair_of(pool.rows, pool.target, seed=options.seed, classes=True)
+        choice = weigh(pair)
+        found, said = choice.weights, choice.forecast.sentence
+        shared = [True] * len(pool.names) if pair.train.columns is None else pair.train.columns
+        apart = [name for name, each in zip(pool.names, shared, strict=True) if not each]
+    weights = torch.ones(count) if found is None else found
+    if apart:
+        say(f"not compared, since they tell nearly every row apart: {', '.join(apart)}")
+    say(said)
     if options.weights and pool.weighted is not None:
         write_atomic(options.out, pool.weighted(weights))
         worth = float(weights.sum() ** 2 / weights.square().sum())
@@ -87,3 +91,18 @@ def run_select(options: argparse.Namespace) -> None:
     distinct = len(drawn.unique())
     again = f", {len(drawn):,} with repeats" * (len(drawn) > distinct)
     say(f"{distinct:,} distinct rows of {count:,} in {options.out}{again}")
+
+
+def _by_forecast(pool: Any, target: Any, seed: int) -> tuple[Any, str, Sequence[str]]:
+    """Weights of the pool's rows or ``None``, a sentence, and columns that were not compared."""
+    from astkit.aim.forecast import FEW
+    from astkit.aim.shares import weigh_table
+
+    if len(target) < FEW:
+        raise ValueError(
+            f"the target has {len(target)} rows, too few to compare the pool with: pass {FEW}"
+        )
+    for note in pool.notes:
+        say(note)
+    weights, found = weigh_table(pool, target, seed)
+    return weights, found.sentence, found.telling

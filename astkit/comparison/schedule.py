@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from astkit.aim.decisions import OLD
-from astkit.aim.policy import Aim, decide, expected_gain
+from astkit.aim.policy import MOST, Aim, decide, expected_gain
 from astkit.aim.powers import PowerForecast
 from astkit.comparison.baseline import Baseline, check_baseline, own_rate
 from astkit.comparison.progress import RunsBar
@@ -151,7 +152,8 @@ class Schedule:
         options: dict[str, Any] = {"features": features, "seed": seed, "classes": classes}
         self.bar.begin("forecast")
         if self.on_target:
-            share = decide(getattr(trainer.train_data, "data", None), features, classes)
+            allowed = MOST * dense_flops(trainer)
+            share = decide(getattr(trainer.train_data, "data", None), features, classes, allowed)
             self.decision = {"sentence": share.sentence, "table": list(share.table)}
             self.decision["chosen"] = share.decision.name
             announce(share.sentence)
@@ -393,6 +395,20 @@ class Schedule:
     def _say(self, sentence: str) -> None:
         announce(sentence)
         self.notes.append(sentence)
+
+
+def dense_flops(trainer: Trainer) -> float:
+    """What dense training costs: its budget, or an estimate from the first rows.
+
+    Infinite where FLOPs cannot be counted, as runs have equal seconds then.
+    """
+    budget = trainer.budget
+    if budget.flops is not None:
+        return budget.flops
+    batch = trainer.batches.peek()
+    of_batch = trainer.cost(batch).training(batch.rows)
+    steps = budget.steps or len(trainer.train_data) * (budget.epochs or 0.0)
+    return math.inf if trainer.ledger.uncounted else steps * of_batch
 
 
 def controls_on_target(train: Any) -> dict[str, Method]:

@@ -15,9 +15,10 @@ from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from astkit.datasets.image_files import find_images, read_images
+from astkit.datasets.table import Table
 from astkit.datasets.table_encoder import DAY
 from astkit.datasets.table_label import Label, without
-from astkit.datasets.table_reader import PACKED, TextSource, read_parquet, read_tables
+from astkit.datasets.table_reader import PACKED, TableRows, TextSource, read_parquet, read_tables
 from astkit.datasets.texts import read_text
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class Pool(NamedTuple):
         lines: the content of a file of chosen rows, by their numbers in ascending order.
         names: of the columns of a table.
         notes: what was left out of a table, as sentences.
+        labelled: reads the rows and the target as tables, if there is a label.
         weighted: the content of a file of all rows with a further column, their weights; of tables.
     """
 
@@ -47,6 +49,7 @@ class Pool(NamedTuple):
     names: Sequence[str] = ()
     notes: Sequence[str] = ()
     weighted: Callable[[Tensor], Iterable[bytes]] | None = None
+    labelled: Callable[[], tuple[Table, Table]] | None = None
 
 
 def read_pool(pool: Path, target: Path, label: str | None) -> Pool:
@@ -109,7 +112,8 @@ def tables(pool: Path, target: Path, label: str | None) -> Pool:
     numbers = both[0].numbers
     lines = partial(_written, pool, rows.encoding, numbers)
     weighted = partial(_weighted, pool, rows.encoding, numbers)
-    return Pool(train, held, lines, list(map(str, frames[0])), notes, weighted)
+    labelled = None if label is None else partial(_labelled, both[0], both[1], label, kind.task)
+    return Pool(train, held, lines, list(map(str, frames[0])), notes, weighted, labelled)
 
 
 def _matrix(frame: pd.DataFrame, pool: pd.DataFrame) -> Tensor:
@@ -137,6 +141,12 @@ def _written(
     if path.suffix.lower() == ".parquet":
         return [read_parquet(path).iloc[rows].to_parquet()]
     return codecs.iterencode(TextSource(path, encoding).texts(rows.tolist()), encoding)
+
+
+def _labelled(pool: TableRows, target: TableRows, label: str, task: str) -> tuple[Table, Table]:
+    """Both as `Table` objects."""
+    own = Table(pool, label, task=task)
+    return own, Table(target, like=own)
 
 
 def _weighted(

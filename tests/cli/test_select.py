@@ -37,15 +37,14 @@ def test_rows_of_a_table_are_chosen_by_the_law_of_the_target(tmp_path: Path, cap
     table(POOL, 0, 0.5).to_csv(pool, index=False)
     table(TARGET, 1, 0.0).to_csv(target, index=False)
     said = selected(capsys, pool, target, out, "--label", "price")
-    assert said[0].startswith("forecast: +")
-    assert "% of the RMSE" in said[0]
+    assert said[0].startswith("forecast: train on weighted old: RMSE ")
     lines = pool.read_text().splitlines()
     chosen = out.read_text().splitlines()
     assert said[1] == f"{len(chosen) - 1:,} distinct rows of {POOL:,} in {out}"
     assert chosen[0] == lines[0]
     places = [lines.index(line) for line in chosen[1:]]  # rows are written as they were
     assert places == sorted(set(places))  # in order, and none twice
-    assert np.mean(np.array(places) > POOL / 2) > 0.85
+    assert np.mean(np.array(places) > POOL / 2) > 0.8  # of 0.5 in the pool
 
 
 def test_a_column_that_tells_all_rows_apart_is_named(tmp_path: Path, capsys) -> None:
@@ -55,8 +54,8 @@ def test_a_column_that_tells_all_rows_apart_is_named(tmp_path: Path, capsys) -> 
         frame.insert(1, "day", pd.date_range(first, periods=rows, freq="h").astype(str))
         frame.to_csv(path, index=False)
     said = selected(capsys, pool, target, out, "--label", "price")
-    assert said[0] == "not compared, as pool and target have no values in common: day"
-    assert said[1].startswith("forecast: +")
+    assert said[0] == "not compared, since they tell nearly every row apart: day"
+    assert said[1].startswith("forecast: train on weighted old: RMSE ")
 
 
 def test_weights_are_a_column_for_other_libraries(tmp_path: Path, capsys) -> None:
@@ -70,7 +69,7 @@ def test_weights_are_a_column_for_other_libraries(tmp_path: Path, capsys) -> Non
     found = pd.read_csv(out)
     pd.testing.assert_frame_equal(found.drop(columns="weight"), pd.read_csv(pool))
     assert found["weight"].mean() == pytest.approx(1, rel=1e-4)
-    assert found["weight"][POOL // 2 :].sum() > 0.8 * POOL
+    assert found["weight"][POOL // 2 :].sum() > 0.75 * POOL
     assert out.read_bytes().count(b"\r\n") == pool.read_bytes().count(b"\r\n")
     frame.to_parquet(tmp_path / "pool.parquet")
     packed = tmp_path / "all.parquet"
@@ -86,7 +85,7 @@ def test_all_rows_are_kept_where_the_forecast_cannot_tell(tmp_path: Path, capsys
     moved = table(TARGET, 1, 0.0)
     moved.assign(size=moved["size"] + 1, price=moved["price"] + 1).to_csv(target, index=False)
     said = selected(capsys, pool, target, out, "--label", "price")
-    assert said[0].startswith("forecast: cannot tell")
+    assert said[0].startswith("forecast: train on the old rows: nothing else is better")
     assert said[1] == f"{POOL:,} distinct rows of {POOL:,} in {out}"
     assert out.read_text() == pool.read_text()
 
