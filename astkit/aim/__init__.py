@@ -5,7 +5,7 @@ choices that it judges. policy: `Aim`, which draws rows by the target; auto: by 
 trust in labels. For these, features: rows as estimators read them. model_features: rows as the
 model in training sees them. pair: training rows and target side by side. blocks: neighbours that
 depend on each other. ratio: tests of a difference, and weights. estimators: what is fitted. powers:
-what the weights are expected to gain.
+what the weights are expected to gain. shares: how often old rows and target rows are drawn.
 """
 
 from astkit.aim.policy import expected_gain as expected_gain
