@@ -72,6 +72,7 @@ NOTEBOOKS = {
     "05": "Does a batch of a logic automaton equal its loop?",
     "06": "Where does choosing samples pay?",
     "07": "Does it gain anything on your model and data?",
+    "08": "Which data shall I train on?",
 }
 THUMBNAIL = 180  # pixels
 PICTURES = {
@@ -83,6 +84,7 @@ PICTURES = {
     "05": ("plots.rollout_frames(", (0, 0.14, 1, 1)),
     "06": ("everything = comparison_plots.shares", (0, 0, 1, 1)),
     "07": ("suspects_picture = suspects.picture()", (0.1, 0.1, 0.8, 0.72)),
+    "08": ("differences_picture = differences.plot()", (0.0, 0.1, 0.85, 0.85)),
 }
 """The cell whose first picture is the thumbnail of a notebook, and the part of it that is shown."""
 CHANGED = (

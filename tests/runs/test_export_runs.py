@@ -36,6 +36,7 @@ SMALLER: dict[str, dict[str, Any]] = {  # and where its data set is mounted, if 
     "05": {},
     "06": {},
     "07": {},
+    "08": {},
 }
 WHERE = "import astkit, os; print(os.path.dirname(os.path.dirname(astkit.__file__)))"
 
