@@ -55,8 +55,7 @@ default_role = "py:obj"
 autodoc_default_options = {
     "members": True,
     "member-order": "bysource",
-    # of matplotlib figures, in a markup of its own; set for each policy
-    "exclude-members": "set, chooses, observes",
+    "exclude-members": "set",  # of matplotlib figures, in a markup of its own
 }
 autodoc_mock_imports = list(reference_pages.OPTIONAL)
 autodoc_preserve_defaults = True
