@@ -7,6 +7,7 @@ shift; one that can names the columns that give it away.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +18,8 @@ from astkit.datasets.table import Table
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.figure import Figure
+
+    from astkit.widgets.style import Picture
 
 Array = np.ndarray[Any, Any]
 
@@ -63,21 +65,11 @@ class Explanation:
     def __repr__(self) -> str:
         return f"{self.sentence}\n{self.table.to_string(index=False)}"
 
-    def plot(self, columns: int = 12) -> Figure:
+    def plot(self, columns: int = 12) -> Picture:
         """The AUC of each of the most telling ``columns``."""
-        from matplotlib.figure import Figure
-
-        shown = self.table.head(columns).iloc[::-1]
-        figure = Figure(figsize=(7.6, 0.6 + 0.3 * len(shown)), layout="constrained")
-        axes = figure.subplots()
-        axes.barh(shown["column"], shown["auc"] - 0.5, left=0.5, color="#4477aa")
-        for place, (value, new) in enumerate(zip(shown["auc"], shown["new"], strict=True)):
-            axes.text(value + 0.005, place, new, va="center", fontsize=8)
-        axes.set(xlim=(0.5, 1.35), xticks=[0.5, 0.6, 0.7, 0.8, 0.9, 1.0])
-        axes.set_xlabel("AUC of telling training rows from the target by this column alone")
-        axes.set_title(self.sentence, loc="left", fontsize=10, wrap=True)
-        axes.spines[["top", "right"]].set_visible(False)
-        return figure
+        plots = import_module("astkit.widgets.target_plots")  # matplotlib is loaded for it only
+        made: Picture = plots.telling_columns(self.table.head(columns), self.sentence)
+        return made
 
 
 def explain(train: Any, target: Any, label: str | None = None, *, seed: int = 0) -> Explanation:

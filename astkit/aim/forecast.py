@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -40,7 +41,8 @@ from astkit.datasets.table import Table
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.figure import Figure
+
+    from astkit.widgets.style import Picture
 
 Array = np.ndarray[Any, Any]
 
@@ -78,31 +80,13 @@ class Forecast:
     curve: pd.DataFrame | None = None
     doubt: bool = False
 
-    def plot(self) -> Figure:
+    def plot(self) -> Picture:
         """The expected gain of each decision; of the best by the number of rows with a `curve`."""
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=(7.6, 3.2), layout="constrained")
-        axes = figure.subplots()
-        shown = self.table.iloc[::-1] if self.curve is None else self.curve
-        names = shown["decision"] if self.curve is None else shown["rows"]
-        places = range(len(shown)) if self.curve is None else shown["rows"]
-        errors = [shown["gain"] - shown["low"], shown["high"] - shown["gain"]]
-        unit = shown["unit"].iloc[0] if len(shown) else ""
-        label = f"gain over the old rows, {unit}"
-        if self.curve is None:
-            axes.errorbar(shown["gain"], places, xerr=errors, fmt="o", color="#4477aa", capsize=3)
-            axes.axvline(0, color="grey", linewidth=0.8)
-            axes.set(yticks=places, yticklabels=names, xlabel=f"{label}, with 95 % intervals")
-            axes.set_xlim(left=max(axes.get_xlim()[0], -60))  # far losses are no decision's
-        else:
-            axes.errorbar(places, shown["gain"], yerr=errors, fmt="o-", color="#4477aa", capsize=3)
-            axes.axhline(0, color="grey", linewidth=0.8)
-            axes.set(xscale="log", xlabel="target rows", ylabel=label.replace(", ", ",\n"))
-            axes.minorticks_off()
-            axes.set_xticks(places, labels=[f"{each:,}" for each in names])
-        axes.spines[["top", "right"]].set_visible(False)
-        return figure
+        plots = import_module("astkit.widgets.target_plots")  # matplotlib is loaded for it only
+        made: Picture = (
+            plots.decisions(self.table) if self.curve is None else plots.curve(self.curve)
+        )
+        return made
 
     def __repr__(self) -> str:
         return f"{self.sentence}\n{self.table.to_string(index=False)}"

@@ -180,6 +180,7 @@ def test_few_rows_are_a_sentence_and_both(rows: int) -> None:
     found = forecast(made(500, 0), made(rows, 1), "y", in_order=False)
     assert found.decision == BOTH
     assert f"worth about {rows}" in found.sentence
+    assert not found.in_order
 
 
 def test_classes_are_judged_in_points_of_accuracy() -> None:

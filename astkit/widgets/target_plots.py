@@ -1,0 +1,69 @@
+"""Pictures of what differs between old rows and a target, and of what it would gain to train on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from astkit.widgets.style import INK, SELECTED, SOFT, Picture, picture, styled
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+WIDTH = 7.6
+FAR = -60
+"""Percent of a loss below which nothing is drawn: no such decision is taken."""
+
+
+@styled
+def telling_columns(table: pd.DataFrame, title: str) -> Picture:
+    """The AUC of each column of `astkit.explain`, and what is new in it."""
+    shown = table.iloc[::-1]
+    figure = picture(width=WIDTH, height=0.8 + 0.28 * len(shown))
+    axis = figure.axes[0]
+    axis.barh(shown["column"], shown["auc"] - 0.5, left=0.5, color=SELECTED)
+    for place, (value, new) in enumerate(zip(shown["auc"], shown["new"], strict=True)):
+        axis.text(max(value, 0.5) + 0.005, place, new, va="center", fontsize=8, color=SOFT)
+    axis.set(xlim=(0.5, 1.35), xticks=[0.5, 0.6, 0.7, 0.8, 0.9, 1.0])
+    axis.set_xlabel("AUC of telling old rows from the target by this column alone")
+    axis.set_title(title, loc="left", wrap=True)
+    return figure
+
+
+@styled
+def decisions(table: pd.DataFrame) -> Picture:
+    """The foretold gain of each decision of `astkit.forecast` with its interval."""
+    shown = table.iloc[::-1]
+    figure = picture(width=WIDTH, height=0.8 + 0.24 * len(shown))
+    axis = figure.axes[0]
+    errors = [shown["gain"] - shown["low"], shown["high"] - shown["gain"]]
+    places = list(range(len(shown)))
+    axis.errorbar(shown["gain"], places, xerr=errors, fmt="o", color=SELECTED, capsize=3)
+    for place, chosen in zip(places, shown["chosen"], strict=True):
+        if chosen:
+            axis.plot(shown["gain"].iloc[place], place, "s", color=INK, zorder=3, label="chosen")
+    axis.axvline(0, color=SOFT, linewidth=0.8)
+    axis.set(yticks=places, yticklabels=shown["decision"])
+    axis.set_xlabel(f"gain over the old rows, {_unit(table)}, with 95 % intervals")
+    axis.set_xlim(left=max(axis.get_xlim()[0], FAR))
+    if len(shown):
+        axis.legend(loc="lower right", frameon=False)
+    return figure
+
+
+@styled
+def curve(table: pd.DataFrame) -> Picture:
+    """The foretold gain of the decision chosen by fewer of the target's rows."""
+    figure = picture(width=WIDTH, height=3.0)
+    axis = figure.axes[0]
+    errors = [table["gain"] - table["low"], table["high"] - table["gain"]]
+    axis.errorbar(table["rows"], table["gain"], yerr=errors, fmt="o-", color=SELECTED, capsize=3)
+    axis.axhline(0, color=SOFT, linewidth=0.8)
+    axis.set(xscale="log", xlabel="target rows")
+    axis.set_ylabel(f"gain over the old rows,\n{_unit(table)}")
+    axis.minorticks_off()
+    axis.set_xticks(table["rows"], labels=[f"{each:,}" for each in table["rows"]])
+    return figure
+
+
+def _unit(table: pd.DataFrame) -> str:
+    return str(table["unit"].iloc[0]) if len(table) else ""
