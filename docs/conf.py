@@ -55,7 +55,8 @@ default_role = "py:obj"
 autodoc_default_options = {
     "members": True,
     "member-order": "bysource",
-    "exclude-members": "set",  # of matplotlib figures, in a markup of its own
+    # of matplotlib figures, in a markup of its own; set for each policy
+    "exclude-members": "set, chooses, observes",
 }
 autodoc_mock_imports = list(reference_pages.OPTIONAL)
 autodoc_preserve_defaults = True

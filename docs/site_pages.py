@@ -139,6 +139,8 @@ def compared(name: str, entries: list[policies_page.Entry]) -> Iterator[str]:
         for each in entries
         if parsed(each["policy"])[0] == name
     }
+    if labels:
+        yield f"On CIFAR-10; how, and beside others: [Policies]({PAGE}).\n"
     for task, runs in policies_page.tasks(entries).items():
         if not any(run["policy"] in labels for run in runs):
             continue
@@ -157,8 +159,6 @@ def compared(name: str, entries: list[policies_page.Entry]) -> Iterator[str]:
         yield from (
             f"{each.sentence}.\n" for each in verdicts if each.policy in labels
         )
-    if labels:
-        yield f"Beside other policies: [Policies]({PAGE}#accuracy-at-equal-cost).\n"
 
 
 def figures() -> Iterator[tuple[Path, str, list[bytes]]]:

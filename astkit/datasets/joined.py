@@ -80,6 +80,9 @@ def divide_joined(data: Any) -> tuple[Any, Any]:
         return (data, None) if new is None else (data.over(old), data.over(new))
     if not hasattr(data, "__len__") or old_rows(data) == len(data):
         return data, None
+    parts: Any = getattr(data, "datasets", ())
+    if type(data) is ConcatDataset and len(parts[0]) == old_rows(data):
+        return parts[0], parts[1]
     old, new = torch.arange(len(data)).tensor_split([old_rows(data)])
     return some_rows(data, old), some_rows(data, new)
 

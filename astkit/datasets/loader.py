@@ -55,13 +55,16 @@ Visits = tuple[Tensor, Tensor]
 """Rows of a batch, int64 ``[rows]``, and how often each came before in the epoch."""
 
 
-def old_rows(data: Any) -> int:
+def old_rows(data: Any, rows: int | None = None) -> int:
     """Rows of ``data`` that dense training draws from, the first ones: those before a target's.
 
-    All of them, but for data of `astkit.joined`. Every order of rows is one of these.
+    All of them, ``rows`` or else as many as it has, but for data of `astkit.joined`. Every order of
+    rows is one of these.
     """
     data = getattr(data, "indexed_data", data)
-    return int(data.old_rows if hasattr(data, "old_rows") else len(data))
+    if hasattr(data, "old_rows"):
+        return int(data.old_rows)
+    return len(data) if rows is None else rows
 
 
 @runtime_checkable

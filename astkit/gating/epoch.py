@@ -60,7 +60,7 @@ class RunInfo:
     @property
     def draws(self) -> int:
         """Rows of an epoch of dense training: all but those of a target, see `joined`."""
-        return self.samples if self.data is None else min(self.samples, old_rows(self.data))
+        return min(self.samples, old_rows(self.data, self.samples))
 
 
 class Planner(Protocol):
@@ -109,7 +109,7 @@ class Epoch:
         target: Any = None,
     ) -> None:
         self.planner, self.samples = planner, samples
-        self.draws = samples if data is None else min(samples, old_rows(data))
+        self.draws = min(samples, old_rows(data, samples))
         if planner is not None and not planner.draws_target and self.draws < samples:
             self.samples, data = self.draws, divide_joined(data)[0]
         self.rounds = 1 if planner is None else planner.rounds

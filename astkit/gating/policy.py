@@ -71,7 +71,7 @@ class Policy:
     criterion: Criterion | None = None  #: of ``choose`` in custom loops; default cross-entropy
     begun: int = 0  #: number of sampler iterations started so far
     flops: float = 0.0  #: of the policy's own work besides passes, until the trainer books them
-    #: FLOPs that computing its numbers outside took, counted with the first step; None: not counted
+    #: FLOPs that computing its numbers outside took, counted with the first step; None if not
     cost: float | None = 0.0
     draws_target: bool = False  #: whether it draws from the rows of a target too, see `joined`
     sized: bool = True  #: whether the sampler has a length, an estimate if epochs differ

@@ -57,7 +57,7 @@ class Selection:
     threshold: float | Tensor | None = None  #: of the scores; ``None`` without scoring
     fallback: bool | Tensor = False  #: whether rows were added because too few were active
     rate: float | None = None  #: of the gate
-    active: Tensor | None = None  #: bool ``[n]``, false for added rows; ``None``: all active
+    active: Tensor | None = None  #: bool ``[n]``, false for added rows; ``None`` if all are
     scores: Tensor | None = None  #: of all rows of the batch, as the gate compared them
 
     def __post_init__(self) -> None:

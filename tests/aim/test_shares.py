@@ -121,6 +121,28 @@ def test_texts_are_judged_in_bits() -> None:
     assert share.table[1]["gain"] > 0.3
 
 
+class Blurred(Dataset[Any]):
+    """Images with a random ``transform``, as those of torchvision."""
+
+    def __init__(self, rows: TensorDataset, transform: Any) -> None:
+        self.rows, self.transform, self.labels = rows, transform, rows.tensors[1]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, row: int) -> Any:
+        x, y = self.rows[row]
+        return self.transform(x), y
+
+
+def test_random_transforms_of_old_rows_are_no_difference() -> None:
+    both = joined(
+        Blurred(points(N, 0, False, "images"), lambda x: x + 3 * torch.rand(1)),
+        Blurred(points(M, 1, False, "images"), lambda x: x),
+    )
+    assert len(decide(both).table) == 4  # no weights are tried
+
+
 def test_few_rows_and_unknown_targets_are_both_trained_on() -> None:
     few = decide(joined(points(N, 0, True, "images"), points(60, 1, False, "images")))
     assert few.decision == BOTH

@@ -39,10 +39,10 @@ def test_the_committed_calibration_keeps_its_bounds() -> None:
 
 
 def test_a_few_trials_on_rows_that_depend_on_each_other() -> None:
-    groups = calibration.grouped(40, "even", 0.5, trials=100)
-    series = calibration.following("accuracy", 500, 0.9, trials=100)
+    groups = calibration.grouped(40, "even", 0.5, trials=50)
+    series = calibration.following("accuracy", 500, 0.9, trials=50)
     for found in (groups, series):
-        assert found["covered"] >= 0.88  # 95 %, and three standard errors of 100 trials
+        assert found["covered"] >= 0.88  # 95 %, and two standard errors of 50 trials
     assert series["said"] == pytest.approx(series["worth"], rel=0.5)
     assert calibration.recorded(600, 300, 0.0, 1.0, trials=5)["alarms"] == 0
 

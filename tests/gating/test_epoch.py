@@ -201,3 +201,7 @@ def test_an_epoch_that_is_not_trained_by_its_policy_is_told(
         list(sampler)
         assert len(recwarn) == told
     assert not told or "no batch of the last epoch of Weighing was" in str(recwarn[0].message)
+
+
+def test_data_without_a_length_have_the_rows_that_are_said() -> None:
+    assert Epoch(RandomSubset(0.4), 5, data=object()).draws == 5

@@ -17,6 +17,15 @@ from ipykernel.kernelspec import write_kernel_spec
 HERE = Path(__file__).resolve().parent
 FOLDER = HERE.parents[1] / "notebooks"
 CELL_SECONDS = 300
+SMALL_TREES = """
+import sys
+sys.path.pop(0)  # the current folder
+from astkit.aim import estimators
+from ipykernel.kernelapp import launch_new_instance
+estimators.TREES |= {"max_bins": 8, "max_iter": 10}
+launch_new_instance()
+"""
+"""A kernel in which `aim` fits smaller trees, which take most of the time of some notebooks."""
 
 Completed = subprocess.CompletedProcess[str]
 
@@ -38,7 +47,9 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Name of a kernel that is this very interpreter, whatever kernels the machine has."""
     folder = tmp_path_factory.mktemp("jupyter")
     (folder / "kernels").mkdir()
-    write_kernel_spec(folder / "kernels" / "python3")
+    small = {"argv": [sys.executable, "-c", SMALL_TREES, "-f", "{connection_file}"]}
+    overrides = None if os.environ.get("ASTKIT_FULL") == "1" else small
+    write_kernel_spec(folder / "kernels" / "python3", overrides)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JUPYTER_PATH", str(folder))  # searched before all other places
         yield "python3"

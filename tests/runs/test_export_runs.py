@@ -138,7 +138,7 @@ def test_an_export_runs_on_its_own_package(number: str, kernels: Path, tmp_path:
     ("hours", "task"),
     [
         ("8.5", "classes"),
-        ("8.5", "regression"),
+        pytest.param("8.5", "regression", marks=pytest.mark.full),
         pytest.param("1e-9", "classes", marks=pytest.mark.full),
     ],
 )
