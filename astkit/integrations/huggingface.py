@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,6 @@ from transformers.trainer_utils import get_last_checkpoint
 
 from astkit.datasets import indexed
 from astkit.datasets.batch import IGNORED, as_batch, count_rows, take_rows, tensors
-from astkit.datasets.loader import old_rows
 from astkit.gating import Criterion, Policy, Scored, Selection, cross_entropy_rows, token_losses
 from astkit.gating.epoch import PolicySampler
 from astkit.gating.losses import logits_of, reduced, shifts_labels, single
@@ -81,11 +80,11 @@ class PolicyTrainer(Trainer):
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         loader: DataLoader[Any] = super().get_train_dataloader()
-        policy, rows = self.policy, cast(Any, loader.dataset)
+        policy, rows = self.policy, loader.dataset
         if overrides(policy, "plan"):
             target = None if isinstance(self.eval_dataset, Mapping) else self.eval_dataset
             sampler = policy.sampler(rows, epochs=1, validation=target, classes=self.classes)
-        elif policy.needs_index or old_rows(rows) < len(rows):
+        elif policy.needs_index or hasattr(rows, "old_rows"):  # of joined data
             sampler = policy._sampler = PolicySampler(policy, indexed(rows), epochs=1)
         else:
             return loader

@@ -232,7 +232,7 @@ def test_a_second_run_into_a_folder_is_resumed_from_its_own_checkpoint(tmp_path:
 @pytest.mark.parametrize(
     ("policy", "rows", "words"),
     [
-        (RandomSubset(0.4), N, r"another policy \(rate was 0.5 and is 0.4\)"),
+        (RandomSubset(0.4), N, r"other settings \(rate was 0.5 and is 0.4\)"),
         (RandomSubset(0.5), N - 1, f"epoch to resume has {N} rows .* but data has {N - 1}: pass"),
     ],
 )
