@@ -104,6 +104,10 @@ def test_of_the_time_to_come_a_gain_varies_as_between_folds() -> None:
     assert gain == pytest.approx(10)
     assert error == pytest.approx(10 * (1 + 1 / 3) ** 0.5)
     assert Judge(*settings).gain(np.zeros(300), new)[1] == pytest.approx(10 / 3**0.5)
+    turns = np.arange(300) % 2.0  # neighbours are not alike: each row is one of its own
+    once = Judge(*settings).gain(np.zeros(300), turns, [0, 1])
+    assert Judge(*settings, forward=True).gain(np.zeros(300), turns, [0, 1]) == once
+    assert once[1] == pytest.approx(0.5 / 200**0.5, rel=0.01)
 
 
 @pytest.mark.parametrize("dates", [1, 3])
