@@ -18,8 +18,7 @@ from astkit.datasets.table import Table
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from astkit.widgets.style import Picture
+    from matplotlib.figure import Figure
 
 Array = np.ndarray[Any, Any]
 
@@ -65,10 +64,10 @@ class Explanation:
     def __repr__(self) -> str:
         return f"{self.sentence}\n{self.table.to_string(index=False)}"
 
-    def plot(self, columns: int = 12) -> Picture:
+    def plot(self, columns: int = 12) -> Figure:
         """The AUC of each of the most telling ``columns``."""
         plots = import_module("astkit.widgets.target_plots")  # matplotlib is loaded for it only
-        made: Picture = plots.telling_columns(self.table.head(columns), self.sentence)
+        made: Figure = plots.telling_columns(self.table.head(columns), self.sentence)
         return made
 
 

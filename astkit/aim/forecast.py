@@ -41,8 +41,7 @@ from astkit.datasets.table import Table
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from astkit.widgets.style import Picture
+    from matplotlib.figure import Figure
 
 Array = np.ndarray[Any, Any]
 
@@ -80,10 +79,10 @@ class Forecast:
     curve: pd.DataFrame | None = None
     doubt: bool = False
 
-    def plot(self) -> Picture:
+    def plot(self) -> Figure:
         """The expected gain of each decision; of the best by the number of rows with a `curve`."""
         plots = import_module("astkit.widgets.target_plots")  # matplotlib is loaded for it only
-        made: Picture = (
+        made: Figure = (
             plots.decisions(self.table) if self.curve is None else plots.curve(self.curve)
         )
         return made
