@@ -69,7 +69,8 @@ class EnergyMeter:
     ``device`` "auto" is the available accelerator, else the CPU. Without a counter only time is
     measured, and each reading is ``None`` with the reason.
     Synchronise the device before each edge: queued work is counted in the next window. A counter
-    may wrap once in a window. ``clock``: monotonic, in seconds.
+    may wrap once in a window. ``device``: "auto" is an NVIDIA GPU where there is one, else the CPU.
+    ``clock``: monotonic, in seconds.
     """
 
     def __init__(
@@ -85,6 +86,8 @@ class EnergyMeter:
         if str(device) == "auto":
             device = torch.accelerator.current_accelerator(check_available=True) or "cpu"
         try:
+            if device == "auto":
+                device = "cuda" if torch.cuda.is_available() else "cpu"
             self.counter = counter or _open_counter(torch.device(device))
         except Exception as error:  # of the system, a driver or torch
             self._missing = f"no energy counter of {device} ({error})"

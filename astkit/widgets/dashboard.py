@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
+import time
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict
@@ -118,8 +119,8 @@ class Run:
         main = threading.current_thread() is threading.main_thread()
         if main and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # between two cells
             signal.signal(signal.SIGINT, _interrupt)
+        began, shown = time.perf_counter(), ""
         await asyncio.sleep(seconds)
-        shown = ""
         while (status := self._waits()) and not self._over():
             if status != shown:
                 self.status = shown = status
@@ -128,6 +129,7 @@ class Run:
             elif not screen.pictures:
                 screen.follow()
             await asyncio.sleep(LOOK_S)
+        screen.started += max(0.0, time.perf_counter() - began - seconds)
         self.status = "running"
 
     def _waits(self) -> str:

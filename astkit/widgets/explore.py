@@ -15,9 +15,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-import anywidget
 import numpy as np
-import traitlets
 from PIL import Image
 
 from astkit.files import plain_values, write_atomic
@@ -25,6 +23,7 @@ from astkit.widgets.plots import pixels
 
 SIDE = 96  # largest side of an embedded picture, in pixels
 _SCRIPT = files("astkit.widgets").joinpath("explore.js").read_text()
+_STYLE = files("astkit.widgets").joinpath("explore.css").read_text()
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
@@ -39,11 +38,12 @@ render({{ model: {{ get: () => embedded }}, el: document.getElementById("explore
 """
 
 
-class Explorer(anywidget.AnyWidget):
+class Explorer:
     """A widget to choose a method, a class and a group, and to see their samples.
 
-    ``save`` writes a page of the same that needs no kernel. ``content``, which JSON can represent,
-    is embedded in both: some thousand small pictures are a few megabytes.
+    ``save`` writes a page of the same that needs no kernel; without anywidget notebooks show that
+    page. ``content``, which JSON can represent, is embedded in both: some thousand small pictures
+    are a few megabytes.
 
     - ``title``;
     - ``samples``, mappings with ``row``, ``label``, ``picture`` (see `embedded`), ``text`` and
@@ -53,17 +53,37 @@ class Explorer(anywidget.AnyWidget):
       by name.
     """
 
-    _esm = _SCRIPT + "\nexport default { render };\n"
-    _css = files("astkit.widgets").joinpath("explore.css").read_text()
-    content = traitlets.Dict().tag(sync=True)
+    def __init__(self, content: dict[str, Any]) -> None:
+        self.content = content
+        self._widget: Any = None
+
+    def page(self) -> str:
+        """A self-contained HTML page."""
+        embedded = json.dumps(plain_values(self.content)).replace("<", "\\u003c")
+        title = escape(self.content["title"])
+        return _PAGE.format(title=title, style=_STYLE, content=embedded, script=_SCRIPT)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write a self-contained HTML page, atomically."""
-        embedded = json.dumps(plain_values(self.content)).replace("<", "\\u003c")
-        page = _PAGE.format(
-            title=escape(self.content["title"]), style=self._css, content=embedded, script=_SCRIPT
-        )
-        return write_atomic(path, page)
+        """Write `page`, atomically."""
+        return write_atomic(path, self.page())
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> Any:
+        try:
+            import anywidget
+            import traitlets
+        except ImportError:
+            frame = f'<iframe srcdoc="{escape(self.page())}" width="100%" height="600"></iframe>'
+            return {"text/html": frame, "text/plain": "<Explorer>"}
+
+        if self._widget is None:
+
+            class Samples(anywidget.AnyWidget):
+                _esm = _SCRIPT + "\nexport default { render };\n"
+                _css = _STYLE
+                content = traitlets.Dict().tag(sync=True)
+
+            self._widget = Samples(content=self.content)
+        return self._widget._repr_mimebundle_(**kwargs)
 
 
 def embedded(image: Any) -> str:

@@ -56,6 +56,7 @@ class Screen:
         widget: ``None`` without controls.
         pictures: whether pictures are shown.
         heard: whether a front end has answered.
+        started: when the run began, in seconds; later by the time that it has waited.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class Screen:
         self.widget: Any = _widget() if controls else None
         self.note = NOT_INSTALLED if controls and self.widget is None else ""
         self.heard, self.pictures = False, self.widget is None
-        self._started, self._first = time.perf_counter(), run.trainer.progress
+        self.started, self._first = time.perf_counter(), run.trainer.progress
         self._due, self._deadline = 0.0, math.inf
         self._sent: dict[str, float] = {}  # step of the newest point sent, by series
         self._asked = True  # for all points, by a page that opens
@@ -193,7 +194,7 @@ class Screen:
         parts = [words, f"step {trainer.step}", f"epoch {trainer.epoch}"]
         parts += [f"{spent:.0%} of the budget"]
         if spent > self._first and status == "running":
-            passed = time.perf_counter() - self._started
+            passed = time.perf_counter() - self.started
             parts += [f"{passed * (1 - spent) / (spent - self._first):.0f} s left"]
         if rates := [s["measured_rate"] for s in steps if s.get("measured_rate") is not None]:
             trained, seen = (sum(step[name] for step in steps) for name in ("trained", "seen"))

@@ -78,7 +78,7 @@ THUMBNAIL = 180  # pixels
 PICTURES = {
     "00": ("epochs_picture = plots", (0, 0.05, 0.56, 0.53)),
     "01": ("differences = compared.plot()", (0, 0, 0.72, 1)),
-    "02": ("run = dashboard.run(trainer)", (0.5, 0, 1, 0.31)),
+    "02": ("run = dashboard.start(trainer)", (0, 0, 1, 0.31)),
     "03": ("speed_picture = plots.speed_bars", (0, 0, 1, 1)),
     "04": ("plots.drawing(before, depth)", (0, 0, 0.65, 1)),
     "05": ("plots.rollout_frames(", (0, 0.14, 1, 1)),

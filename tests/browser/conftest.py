@@ -157,7 +157,8 @@ class LabPage:
 
     def restart(self) -> None:
         """Restart the kernel."""
-        self.press("0", "0")
+        self.page.get_by_role("menuitem", name="Kernel").first.click()
+        self.page.get_by_text("Restart Kernel…", exact=True).first.click()
         self.page.locator(".jp-Dialog-button", has_text="Restart").click()
         self.page.wait_for_timeout(3000)
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import html
 import io
 import json
 import re
+import sys
 
 import numpy as np
 import pytest
@@ -35,3 +37,12 @@ def test_the_page_holds_everything_and_text_stays_text(tmp_path):
     assert page.count("</script>") == 2
     assert "<b>woof" not in page
     assert not re.search(r'(src|href)="|url\(|@import|https?://(?!www\.w3\.org/2000/svg)', page)
+
+
+def test_a_notebook_shows_the_widget_and_without_anywidget_the_page(monkeypatch):
+    explorer = Explorer(content={"title": "A <run>", "samples": [SAMPLE], "methods": []})
+    bundle = explorer._repr_mimebundle_()
+    assert "application/vnd.jupyter.widget-view+json" in str(bundle)
+    monkeypatch.setitem(sys.modules, "anywidget", None)
+    frame = html.unescape(explorer._repr_mimebundle_()["text/html"])
+    assert explorer.page() in frame
