@@ -1,8 +1,13 @@
-"""What the example of docs/compare.md prints and draws: `python -m tests.benchmarks.example`."""
+"""What the first examples of README and docs/compare.md print.
+
+``python -m tests.benchmarks.example`` runs both anew, or those that are named after it.
+"""
 
 from __future__ import annotations
 
 import re
+import sys
+import textwrap
 import time
 from contextlib import redirect_stdout
 from io import StringIO
@@ -12,22 +17,23 @@ from astkit.files import read_json, write_atomic, write_json
 from astkit.stamp import describe, stamp
 from tests.benchmarks.bench import HERE, ROOT
 
-PAGE = ROOT / "docs" / "compare.md"
-RESULT = HERE / "example.json"
+PAGES = {"docs/compare.md": HERE / "example.json", "README.md": HERE / "example_readme.json"}
 PICTURE = ROOT / "docs" / "static" / "compare.png"
+KNOWN = ("regression of", "forecast: ", "training on ", "auto: ")
+"""How lines begin that README shows."""
 
 
-def code() -> str:
-    """The first block of Python on the page."""
-    found = re.search(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+def code(page: str = "docs/compare.md") -> str:
+    """The first block of Python on a page."""
+    found = re.search(r"```python\n(.*?)```", (ROOT / page).read_text("utf-8"), re.DOTALL)
     assert found is not None
     return found[1]
 
 
 def example() -> str:
-    """What it printed, and its picture, as Markdown."""
-    result = read_json(RESULT)
-    printed, picture = "\n".join(result["lines"]), PICTURE.relative_to(PAGE.parent)
+    """What that of docs/compare.md printed, and its picture, as Markdown."""
+    result = read_json(PAGES["docs/compare.md"])
+    printed, picture = "\n".join(result["lines"]), PICTURE.relative_to(ROOT / "docs")
     verdict = result["lines"][-1].rstrip(".").replace("[", "(").replace("]", ")")
     return "\n\n".join(
         [
@@ -38,12 +44,30 @@ def example() -> str:
     )
 
 
+def on_bikes() -> str:
+    """What that of README printed, each line once."""
+    result = read_json(PAGES["README.md"])
+    lines = dict.fromkeys(line.rstrip(".") for line in result["lines"] if line.startswith(KNOWN))
+    printed = "\n".join(textwrap.fill(line, 86, subsequent_indent="  ") for line in lines)
+    return (
+        f"```text\n{printed}\n```\n{result['seconds']:.0f} s of CPU time; other lines are left out."
+    )
+
+
+def main() -> None:
+    """Run the examples as they stand."""
+    for page in sys.argv[1:] or PAGES:
+        names: dict[str, Any] = {}
+        environment, start = stamp(), time.process_time()
+        with redirect_stdout(StringIO()) as printed:
+            exec(compile(code(page), page, "exec"), names)
+        seconds = time.process_time() - start
+        lines = printed.getvalue().splitlines()
+        content = {"stamp": environment, "seconds": seconds, "code": code(page), "lines": lines}
+        write_json(PAGES[page], content)
+        if page == "docs/compare.md":
+            write_atomic(PICTURE, names["report"].plot().png(dpi=220))
+
+
 if __name__ == "__main__":
-    names: dict[str, Any] = {}
-    environment, start = stamp(), time.process_time()
-    with redirect_stdout(StringIO()) as printed:
-        exec(compile(code(), PAGE.name, "exec"), names)
-    seconds = time.process_time() - start
-    lines = printed.getvalue().splitlines()
-    write_json(RESULT, {"stamp": environment, "seconds": seconds, "code": code(), "lines": lines})
-    write_atomic(PICTURE, names["report"].plot().png(dpi=220))
+    main()

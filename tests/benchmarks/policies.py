@@ -23,7 +23,7 @@ from astkit.comparison import verdict
 from astkit.comparison.statistics import DENSE
 from astkit.files import read_json, write_atomic
 from astkit.names import REGISTRIES, resolve
-from tests.benchmarks import policy_tables
+from tests.benchmarks import natural_tables, policy_tables
 from tests.benchmarks.bench import HERE, ROOT, markdown, summary
 from tests.benchmarks.gain import parsed
 
@@ -147,7 +147,8 @@ def page(entries: dict[str, Entry]) -> str:
     rules = cards().rename(index=linked)
     source = rules.drop(columns=["rule", "when not"])
     parts = [HEAD + markdown(rules[["rule", "when not"]])]
-    parts += [folded("Source, cost and bias", source), gained(), compared(found)]
+    parts += [folded("Source, cost and bias", source)]
+    parts += [natural_tables.text(), gained(), compared(found)]
     parts += ["## Published claims\n", markdown(claims(found).rename(index=linked))]
     return "\n".join(parts) + "\n"
 

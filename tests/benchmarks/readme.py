@@ -28,10 +28,10 @@ from astkit.runs import export, notebook
 from astkit.stamp import describe
 from astkit.trainers.evaluation import wilson_interval
 from tests.benchmarks import distributed as bytes_added
-from tests.benchmarks import figures, optimal_rate, origin, tasks
+from tests.benchmarks import figures, natural, optimal_rate, origin, tasks
 from tests.benchmarks import suspects as wrong_labels
 from tests.benchmarks.bench import HERE, RESULTS, ROOT, markdown
-from tests.benchmarks.example import example
+from tests.benchmarks.example import example, on_bikes
 from tests.benchmarks.gpu_tables import (
     gpu_compiled,
     gpu_gains,
@@ -485,8 +485,27 @@ def suspects_found() -> str:
     return f"{found}\n\nCommits: {commits}. {describe(report['stamp'])}"
 
 
+def record() -> str:
+    """How often forecasts on natural shifts were right."""
+    content = read(natural.RESULTS)
+    entries = content["entries"]
+    found = natural.record(entries)
+    said = []
+    for when in ("the same period", "later rows"):
+        line = found.loc[when]
+        sure, right = line["exclude 0"], line["of these with the right sign"]
+        wrong = line["significantly on the other side"]
+        said.append(f"{right} of {sure} had the right sign, {wrong} measured the opposite")
+    shifts = len({each["shift"] for each in entries})
+    return (
+        f"Of forecasts whose interval excludes 0, on {shifts} natural shifts of real tables and"
+        f" {natural.SPLITS} splits of each: judged on rows of the same period, {said[0]}; on later"
+        f" rows, where intervals are those of the time to come, {said[1]}."
+    )
+
+
 FILES: dict[str, tuple[Callable[[], str], ...]] = {
-    "README.md": (gains, suspects, notebooks),
+    "README.md": (on_bikes, record, suspects, notebooks),
     "docs/compare.md": (example, suspects_found),
     "docs/energy.md": (joules,),
     "docs/speed.md": (gpu_gains,),

@@ -41,7 +41,8 @@ def test_the_badges_say_what_pyproject_says() -> None:
 
 
 def test_the_output_of_the_example_is_that_of_its_code() -> None:
-    assert read_json(example.RESULT)["code"] == example.code(), "python -m tests.benchmarks.example"
+    for page, path in example.PAGES.items():
+        assert read_json(path)["code"] == example.code(page), "python -m tests.benchmarks.example"
 
 
 def test_only_named_results_have_local_changes() -> None:
