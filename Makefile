@@ -13,8 +13,10 @@ ALONE = $(PYTEST) -m alone
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
 
-demo: $(READY) ## run notebook 01 in a folder of out/
-	@$(BIN)/python -m astkit run notebooks/01_baseline_vs_gated.ipynb --runs out --again
+demo: $(READY) ## run notebook 08 on a real table, and write what it shows as a page
+	@$(BIN)/python -m astkit run notebooks/08_which_data.ipynb --runs out/demo --again
+	@$(BIN)/jupyter nbconvert --log-level=ERROR --to html --output-dir out/demo out/demo/*/notebook.ipynb
+	@echo "open out/demo/notebook.html"
 
 test: ## lint and the tests, side by side
 	@$(MAKE) --no-print-directory --jobs=2 lint together

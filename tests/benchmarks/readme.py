@@ -44,24 +44,6 @@ from tests.benchmarks.gpu_tables import (
 
 LARGE = ("large lattice, contrast", "large bypass, contrast")
 SHOWN = ("lattice", "bypass", *LARGE, "negative control")
-SHARES = RESULTS / "06_shares.json"
-SHOWN_POLICIES = ("aim", "auto", "class_balanced", "infobatch")
-README_ROWS = {
-    "table: older rows follow another law": (
-        "tables: in older rows, inputs relate to targets otherwise"
-    ),
-    "four of five texts are irrelevant": "texts, most of them irrelevant",
-    "half of the images are of another domain (Fashion-MNIST, 8 epochs)": (
-        "Fashion-MNIST: half of the images of another domain"
-    ),
-    "images as from the web (Fashion-MNIST, 8 epochs)": (
-        "Fashion-MNIST: irrelevant, copied, mislabelled, imbalanced"
-    ),
-    "images as from the web (CIFAR-10, 8 epochs)": (
-        "CIFAR-10: irrelevant, copied, mislabelled, imbalanced"
-    ),
-    "table: older rows differ in inputs only": "tables: older rows differ in their inputs alone",
-}
 """Conditions in README, in its words."""
 NOTEBOOKS = {
     "00": "How is a gate built, and which samples does it pick?",
@@ -129,27 +111,6 @@ def _stamps(content: Report) -> Iterator[Report]:
                 yield value
             else:
                 yield from _stamps(value)
-
-
-def gains() -> str:
-    """What to use for which data, and what it gained over dense training at equal FLOPs."""
-    rows = pd.DataFrame(read(SHARES)["rows"])
-    table = {}
-    for condition in [name for name in README_ROWS if name in set(rows["condition"])]:
-        found = rows[(rows["condition"] == condition) & rows["policy"].isin(SHOWN_POLICIES)]
-        order = {name: place for place, name in enumerate(SHOWN_POLICIES)}
-        better = found[found["gain_low"] > 0].sort_values("policy", key=lambda p: p.map(order))
-        better = better[better["gain"] > 0.99 * better["gain"].max()].head(1)
-        use, gained = "dense training", "cannot tell yet"
-        for row in better.to_dict("records"):
-            use, percent = f"`{row['policy']}`", row["unit"] == "%"
-            gained = f"{row['gain']:.1f}"
-            gained = f"loss {gained} % lower" if percent else f"accuracy {gained} points higher"
-            if pd.notna(row["share"]):
-                part = "all" if row["share"] >= 0.995 else f"{row['share']:.2f}"
-                gained += f", {part} of what an oracle gains"
-        table[README_ROWS[condition]] = {"use": use, "it gained": gained}
-    return markdown(pd.DataFrame(table).T.rename_axis("your data"))
 
 
 def notebooks() -> str:
@@ -505,8 +466,8 @@ def record() -> str:
 
 
 FILES: dict[str, tuple[Callable[[], str], ...]] = {
-    "README.md": (on_bikes, record, suspects, notebooks),
-    "docs/compare.md": (example, suspects_found),
+    "README.md": (on_bikes, record, notebooks),
+    "docs/compare.md": (example, suspects, suspects_found),
     "docs/energy.md": (joules,),
     "docs/speed.md": (gpu_gains,),
     "docs/measured.md": (
