@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-import warnings
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
@@ -34,6 +33,7 @@ from astkit.datasets.table import Table
 from astkit.gating.policies.draws import draw_systematic
 from astkit.gating.policies.last_loss import check_samples
 from astkit.gating.policy import Policy, PolicyCard, RunInfo, Selection
+from astkit.progress import warn
 
 LEVEL = 0.01  # probability of any false alarm in a run without a shift
 TESTS = 3  # of a run: classes, inputs before training, inputs as the model sees them
@@ -173,10 +173,9 @@ def too_costly(fit: float, most: float) -> bool:
     """
     rest = FITS * fit
     if rest > most:
-        warnings.warn(
+        warn(
             f"choosing by the target would take {rest:.1g} FLOPs, more than {MOST:.0%} of the run:"
-            " all rows are trained on; give a larger budget, or weigh rows once by aim.weights",
-            stacklevel=2,
+            " all rows are trained on; give a larger budget, or weigh rows once by aim.weights"
         )
     return rest > most
 
