@@ -230,7 +230,7 @@ def test_every_figure_has_a_thumbnail(generated: dict[str, str]) -> None:
             for path in NOTEBOOKS
         }
     )
-    figures += Counter({"compare": 1, "energy": 2, "policies": 2, "steering": 1, "tasks": 1})
+    figures += Counter({"compare": 2, "energy": 2, "policies": 2, "steering": 1, "tasks": 1})
     assert shown == +figures
 
 

@@ -60,18 +60,18 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def _gain(found: Sequence[float]) -> str:
     mean, low, high = found
-    return f"{mean:+.1f} [{low:.1f}, {high:.1f}]"
+    return f"{mean:+.1f} [{low:.1f}, {high:.1f}]".replace("-0.0 ", "0.0 ").replace("+0.0 ", "0.0 ")
 
 
 def _training(entries: Sequence[Entry]) -> str:
-    lines = natural_training.gains(entries)
+    found = natural_training.gains(entries)
+    lines = [line for line in found if line["splits"] == natural_training.SPLITS]
     rows = [
         [line["shift"], WHEN[line["later"]], *(_gain(line[method]) for method in METHODS)]
         for line in lines
     ]
-    splits = " to ".join(map(str, sorted({line["splits"] for line in lines})))
     head = ["shift", "test rows", *METHODS]
-    return TRAINING.format(splits=splits) + _table(head, rows)
+    return TRAINING.format(splits=natural_training.SPLITS) + _table(head, rows)
 
 
 def _record(entries: Sequence[Entry]) -> str:

@@ -453,7 +453,7 @@ def record() -> str:
     found = natural.record(entries)
     said = []
     for when in ("the same period", "later rows"):
-        line = found.loc[when]
+        line = found.drop(columns=["within 1.96 combined errors", "median width"]).loc[when]
         sure, right = line["exclude 0"], line["of these with the right sign"]
         wrong = line["significantly on the other side"]
         said.append(f"{right} of {sure} had the right sign, {wrong} measured the opposite")
