@@ -101,14 +101,14 @@ def test_readme_runs_from_top_to_bottom(
 ) -> None:
     script = ready(PAGES[ROOT / "README.md"])
     if not whole:
-        script = script.replace("epochs=10, seeds=3", "epochs=1, seeds=1")
+        script = script.replace("epochs=10", "epochs=1, seeds=1")
         monkeypatch.setitem(TREES, "max_iter", 3)
     monkeypatch.chdir(tmp_path)
     exec(compile(script, "README.md", "exec"), {"__name__": "__main__"})
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("regression of bikers: ")
     assert any(line.startswith("forecast: train on ") for line in lines)
-    assert re.match(rf"auto: .*, {3 if whole else 1} seed", lines[-1])
+    assert re.match(rf"auto: .*, {5 if whole else 1} seed", lines[-1])
 
 
 def test_readme_is_short_and_its_tables_fit_the_column() -> None:
