@@ -19,7 +19,9 @@ from tests.benchmarks.bench import HERE, ROOT
 
 PAGES = {"docs/compare.md": HERE / "example.json", "README.md": HERE / "example_readme.json"}
 PICTURE = ROOT / "docs" / "static" / "compare.png"
-KNOWN = re.compile(r"forecast: |training on |auto: (better|worse|no gain|cannot)")
+KNOWN = re.compile(
+    r"forecast: |training on |dense training is better|auto: (better|worse|no gain|cannot)"
+)
 """How lines begin that README shows."""
 
 

@@ -1,5 +1,7 @@
 """The moving picture of README: ``python -m tests.benchmarks.film`` draws docs/static/board.gif.
 
+Its last frame is what notebook 02 shows to readers without a kernel.
+
 A gate is trained on digits, and its rate is lowered half-way. What the kernel would send is given
 to the widget's own script in Chromium, frame by frame; the frames become an animated GIF.
 """
@@ -26,6 +28,7 @@ from tests.benchmarks import bench
 from tests.browser.conftest import CHROMIUM, FLAGS
 
 PICTURE = bench.ROOT / "docs" / "static" / "board.gif"
+STEERING = bench.RESULTS / "02_steering.png"
 WIDTH, FRAMES, EVERY, FPS = 780, 48, 7, 6
 CHANGED, RATE, LOWER = 22, 0.4, 0.15
 PAGE = """<!doctype html><style>{css} body {{ margin: 8px; background: white }}</style>
@@ -83,6 +86,7 @@ def main() -> None:
             page.wait_for_timeout(50)
             frames.append(Image.open(BytesIO(page.locator("#board").screenshot())).convert("RGB"))
         browser.close()
+    frames[-1].quantize(128).save(STEERING, optimize=True)
     height = max(frame.height for frame in frames)
     palette = frames[-1].quantize(32)
     drawn = []
