@@ -226,7 +226,7 @@ def test_every_figure_has_a_thumbnail(generated: dict[str, str]) -> None:
     shown = Counter(re.findall(r"thumbnails/(\w+)_\d+\.png\)\]", generated["gallery.md"]))
     figures = Counter(
         {
-            path.stem: len(re.findall(r'"image/(?:png|gif)":', path.read_text("utf-8")))
+            path.stem: len(re.findall(r'"image/(?:png|gif)": "', path.read_text("utf-8")))
             for path in NOTEBOOKS
         }
     )
