@@ -60,7 +60,8 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def _gain(found: Sequence[float]) -> str:
     mean, low, high = found
-    return f"{mean:+.1f} [{low:.1f}, {high:.1f}]".replace("-0.0 ", "0.0 ").replace("+0.0 ", "0.0 ")
+    said = f"{mean:+.1f}" if np.isnan(low) else f"{mean:+.1f} [{low:.1f}, {high:.1f}]"
+    return said.replace("-0.0", "0.0").replace("+0.0", "0.0")
 
 
 def _training(entries: Sequence[Entry]) -> str:
