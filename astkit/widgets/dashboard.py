@@ -266,7 +266,10 @@ class Dashboard:
         if self.board not in trainer.reports.observers:
             if self.board.series:  # of another run
                 self.board = LiveBoard()
-            trainer.reports.add(self.board, accelerator=trainer.device.type != "cpu")
+            if frontend.mode(self.live) == "off":  # nobody looks: no reports for it
+                trainer.reports.observers.append(self.board)
+            else:
+                trainer.reports.add(self.board, accelerator=trainer.device.type != "cpu")
         if trainer.ledger.meter is None:
             trainer.ledger.meter = EnergyMeter(trainer.device)
         self.last = run = Run(trainer)
