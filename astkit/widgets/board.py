@@ -131,7 +131,7 @@ class LiveBoard:
         figure = Picture(figsize=(8, height), dpi=110)
         axes = figure.subplot_mosaic(places)
         figure.subplots_adjust(
-            left=0.085, right=0.92, top=1 - 0.3 / height, bottom=1.2 / height, hspace=0.65
+            left=0.11, right=0.92, top=1 - 0.3 / height, bottom=1.2 / height, hspace=0.65
         )
         for name, axis in axes.items():
             title, curves = panels[str(name)]

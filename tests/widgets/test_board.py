@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from astkit.profiling.energy import EnergyCounter, EnergyMeter
 from astkit.widgets import LiveBoard, board
@@ -143,3 +144,14 @@ def test_one_point_is_a_marker_and_a_loss_that_is_lost_ends_its_line():
     axes, _ = drawn(live)
     assert np.isfinite(axes["loss"].lines[1].get_ydata()).sum() == 30
     assert axes["validation accuracy"].lines[0].get_marker() == "o"
+
+
+def test_no_label_of_the_picture_is_cut_off():
+    live = LiveBoard()
+    feed(live, range(1, 9), threshold=2.4)
+    live.cloud = [(1, np.array([2.2, 2.5]), np.array([0.0, 1.0]))]
+    picture = live.picture()
+    picture.png()  # draws the ticks in this style
+    renderer = FigureCanvasAgg(picture).get_renderer()
+    for axis in picture.axes:
+        assert axis.get_tightbbox(renderer).x0 >= 0
