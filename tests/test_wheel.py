@@ -58,12 +58,12 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return python.parent
 
 
-def test_the_core_needs_four_packages(installed: Path, tmp_path: Path) -> None:
+def test_the_core_needs_five_packages(installed: Path, tmp_path: Path) -> None:
     assert 0 < int(run(installed / "python", "-c", LOOP, folder=tmp_path)) < 64
     code = "from importlib.metadata import requires; print(*requires('astkit-torch'), sep='\\n')"
     needed = run(installed / "python", "-c", code, folder=tmp_path).splitlines()
     names = {re.split(r"\W", line)[0] for line in needed if "extra ==" not in line}
-    assert names == {"numpy", "safetensors", "torch", "torchvision"}
+    assert names == {"numpy", "safetensors", "torch", "torchvision", "tqdm"}
 
 
 def test_a_command_that_needs_more_says_what(installed: Path, tmp_path: Path) -> None:
