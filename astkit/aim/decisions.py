@@ -63,6 +63,11 @@ def decisions_for(telling: Sequence[str] = ()) -> list[Decision]:
     return [*PLAIN, *WEIGHTED, *(fewer if telling else [])]
 
 
+def left_out(name: str, columns: Sequence[str]) -> bool:
+    """Whether an input called ``name``, such as "day hour", is of one of the ``columns``."""
+    return any(name == each or name.startswith(f"{each} ") for each in columns)
+
+
 def random_folds(units: Array, seed: int) -> list[Fold]:
     """Folds over whole ``units`` int ``[M]`` in random order."""
     count = int(units.max()) + 1
@@ -109,6 +114,12 @@ class Judgement:
     def high(self) -> float:
         """Upper end of the 95 % interval."""
         return self.gain + Z * self.error
+
+    def line(self, unit: str, proxy: str, chosen: Judgement) -> dict[str, Any]:
+        """A line of the table of a `Forecast`."""
+        ends = {name: round(getattr(self, name), 2) for name in ("gain", "low", "high")}
+        about = {"unit": unit, "proxy": proxy, "chosen": self is chosen}
+        return {"decision": self.decision.name, **ends, **about}
 
 
 Proxy = Callable[[Array, Array, Array, Array], Array]
@@ -173,14 +184,11 @@ class Judge:
             x, y = (part[fit] for part in self.target)
             parts.append((x, y, np.full(len(fit), float(decision.times))))
         x, y, weights = (np.concatenate(each) for each in zip(*parts, strict=True))
-        kept = [not self._left_out(name, decision) for name in self.names]
+        kept = [not left_out(name, decision.without) for name in self.names]
         others, wanted = (part[judge] for part in self.target)
         if not all(kept):
             x, others = x[:, kept], others[:, kept]
         return self.losses(self.proxy(x, y, weights, others), wanted)
-
-    def _left_out(self, name: str, decision: Decision) -> bool:
-        return any(name == each or name.startswith(f"{each} ") for each in decision.without)
 
     def gain(
         self, old: Array, new: Array, folds: Sequence[int] | None = None
@@ -231,6 +239,40 @@ def choose(found: Sequence[Judgement], judge: Judge) -> tuple[Judgement, float, 
         return chosen, value, chosen.error
     both = _both_or_old(found)  # chance chose it
     return both, both.gain, both.error
+
+
+SAID = {
+    "old": "train on the old rows",
+    "both": "train on both",
+    "both x4": "train on both, target rows four times",
+    "both x16": "train on both, target rows sixteen times",
+    "target": "train on the target's rows alone",
+}
+
+
+def in_words(decision: Decision) -> str:
+    """As "train on both, target rows four times"."""
+    return SAID.get(decision.name, f"train on {decision.name}")
+
+
+def answer(decision: Decision, gain: float, error: float, unit: str, judged: str) -> str:
+    """What to train on, and by how much that is better, in one line.
+
+    ``unit``: see `astkit.aim.powers.gain`; ``judged``: by what, and on which rows.
+    """
+    said = f"forecast: {in_words(decision)}"
+    if decision == OLD:
+        return f"{said}: nothing else is better, judged by {judged}"
+    digits = {"points": 1, "% of the RMSE": 0}.get(unit, 2)
+    value, low, high = (f"{each:.{digits}f}" for each in (gain, gain - Z * error, gain + Z * error))
+    if gain - Z * error <= 0:
+        short = unit.removesuffix(" of the RMSE")
+        return f"{said}, whose gain cannot be told yet [{low}, {high}] {short}, judged by {judged}"
+    better = {
+        "points": f"accuracy {value} points higher",
+        "% of the RMSE": f"RMSE {value} % lower",
+    }.get(unit, f"{value} {unit} less")
+    return f"{said}: {better} [{low}, {high}], judged by {judged}"
 
 
 def _simplest(found: Sequence[Judgement], gains: Sequence[tuple[float, float]]) -> Judgement:

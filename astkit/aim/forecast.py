@@ -24,9 +24,12 @@ from astkit.aim.decisions import (
     Judge,
     Judgement,
     Z,
+    answer,
     choose,
     decisions_for,
     forward_folds,
+    in_words,
+    left_out,
     linear,
     random_folds,
     ratio_by_trees,
@@ -124,6 +127,8 @@ def forecast(
 
     Raises ``ValueError`` for tables that cannot be read, and a target without labels.
     """
+    import pandas as pd
+
     start = time.perf_counter()
     old, new = as_tables(train, target, label)
     if not new.labelled:
@@ -144,18 +149,21 @@ def forecast(
         few = f"the target's rows are worth about {worth} independent ones, fewer than {FEW}"
         return _unknown(few, start)
     telling = explain(old, new, seed=seed).telling
-    judges = {"trees": judge_of(old, new, units, in_order, telling, seed)}
-    found = judges["trees"].judge(decisions or decisions_for(telling))
-    chosen, gain, error = choose(found, judges["trees"])
+    judge = judge_of(old, new, units, in_order, telling, seed)
+    found = judge.judge(decisions or decisions_for(telling))
+    chosen, gain, error = choose(found, judge)
     doubt = _doubt(chosen, old, new, units, in_order, telling, seed)
-    table = _table(found, chosen, judges["trees"].unit)
-    sizes = _curve(judges["trees"], seed) if curve else None
+    by = f"boosted trees on {'later' if in_order else 'other'} rows of the target"
+    sentence = answer(chosen.decision, gain, error, judge.unit, by)
+    if doubt:
+        trees_say = f"trees say {in_words(chosen.decision)}, judged by {by}"
+        sentence = f"forecast: cannot tell, it depends on the model: {trees_say}"
+    sizes = _curve(judge, seed) if curve else None
     seconds = time.perf_counter() - start
-    sentence = _sentence(chosen, gain, error, new, in_order, doubt, found)
     return Forecast(
         chosen.decision,
         f"{sentence}{note}; {seconds:.0f} s",
-        table,
+        pd.DataFrame([each.line(judge.unit, "boosted trees", chosen) for each in found]),
         telling,
         in_order,
         seconds,
@@ -241,11 +249,6 @@ def judge_of(
     )
 
 
-def left_out(name: str, columns: tuple[str, ...]) -> bool:
-    """Whether an input called ``name``, such as "day hour", is of one of the ``columns``."""
-    return any(name == each or name.startswith(f"{each} ") for each in columns)
-
-
 def _doubt(
     chosen: Judgement,
     old: Table,
@@ -261,22 +264,6 @@ def _doubt(
     judge = judge_of(old, new, units, in_order, telling, seed, linear)
     other = judge.judge([OLD, chosen.decision])[1]
     return (chosen.low > 0 and other.high < 0) or (chosen.high < 0 and other.low > 0)
-
-
-def _table(found: list[Judgement], chosen: Judgement, unit: str) -> pd.DataFrame:
-    import pandas as pd
-
-    return pd.DataFrame(
-        {
-            "decision": [each.decision.name for each in found],
-            "gain": [round(each.gain, 2) for each in found],
-            "low": [round(each.low, 2) for each in found],
-            "high": [round(each.high, 2) for each in found],
-            "unit": unit,
-            "proxy": "boosted trees",
-            "chosen": [each is chosen for each in found],
-        }
-    )
 
 
 def _curve(judge: Judge, seed: int) -> pd.DataFrame:
@@ -301,44 +288,6 @@ def _curve(judge: Judge, seed: int) -> pd.DataFrame:
         name = chosen.decision.name
         lines.append((size, name, *(round(each, 2) for each in (gain, low, high)), judge.unit))
     return pd.DataFrame(lines, columns=["rows", "decision", "gain", "low", "high", "unit"])
-
-
-SAID = {
-    "old": "train on the old rows",
-    "both": "train on both",
-    "both x4": "train on both, target rows four times",
-    "both x16": "train on both, target rows sixteen times",
-    "target": "train on the target's rows alone",
-}
-
-
-def _sentence(
-    chosen: Judgement,
-    gain: float,
-    error: float,
-    new: Table,
-    in_order: bool,
-    doubt: bool,
-    found: list[Judgement],
-) -> str:
-    """The answer: what to train on, by how much it is better, and who judged it."""
-    name = chosen.decision.name
-    said = SAID.get(name, f"train on {name}")
-    judged = f"judged by boosted trees on {'later' if in_order else 'other'} rows of the target"
-    if doubt:
-        return f"forecast: cannot tell, it depends on the model: trees say {said}, {judged}"
-    if chosen.decision == OLD:
-        return f"forecast: {said}: nothing else is better, {judged}"
-    low, high = gain - Z * error, gain + Z * error
-    unit = "points" if new.task == "classes" else "%"
-    if low > 0:
-        what = (
-            f"accuracy {gain:.1f} points higher" if unit == "points" else f"RMSE {gain:.0f} % lower"
-        )
-        return f"forecast: {said}: {what} [{low:.0f}, {high:.0f}], {judged}"
-    return (
-        f"forecast: {said}, whose gain cannot be told yet [{low:.0f}, {high:.0f}] {unit}, {judged}"
-    )
 
 
 def _unknown(reason: str, start: float) -> Forecast:

@@ -21,14 +21,14 @@ from astkit.aim.decisions import (
     WEIGHTED,
     Decision,
     Judge,
-    Judgement,
-    Z,
+    answer,
     choose,
     forward_folds,
+    left_out,
     random_folds,
     ratio_by_trees,
 )
-from astkit.aim.forecast import SAID, Forecast, arrays, forecast, left_out
+from astkit.aim.forecast import Forecast, arrays, forecast
 from astkit.aim.pair import Pair, units
 from astkit.aim.powers import proxy_of
 from astkit.datasets.table import Table
@@ -109,18 +109,25 @@ def share_of_rows(pair: Pair, both: Pair, ratio: WeightsOf | None) -> Share:
         return unknown(len(pair.train), count, "no proxy knows such targets")
     fit, unit = proxy
     own, in_order = units(pair.target).numpy(), pair.target.block > 1
+    whole = len(fitted)
     folds = forward_folds(own) if in_order else random_folds(own, pair.seed)
-    sizes = np.zeros(len(pair.sample)), np.zeros(count)
+    places = np.arange(whole)[:, None]  # of the rows that a proxy may be fitted to
+    none = np.zeros(whole)
+
+    def losses_of(x: Array, y: Array, weights: Array, others: Array) -> Array:
+        every = np.zeros(whole)
+        every[x[:, 0]] = weights
+        return fit(every)[others[:, 0]]
 
     def of_fold(rows: Array) -> Array:
         assert ratio is not None
         return ratio(torch.from_numpy(rows), pair.sample).numpy()
 
-    judge = _RowsJudge(
-        old=(pair.sample.numpy(), sizes[0]),
-        target=(everything.numpy(), sizes[1]),
+    judge = Judge(
+        old=(places[count:], none[count:]),
+        target=(places[:count], none[:count]),
         names=(),
-        proxy=fit,  # type: ignore[arg-type]  # of weights alone
+        proxy=losses_of,
         losses=np.subtract,
         ratio=of_fold,
         folds=folds,
@@ -135,9 +142,12 @@ def share_of_rows(pair: Pair, both: Pair, ratio: WeightsOf | None) -> Share:
     if decision.weighted and ratio is not None:
         of_old = ratio(everything, torch.arange(len(pair.train))).numpy()
     later = "later" if in_order else "other"
-    sentence = _sentence(decision, gain, error, unit, f"a head on features, on {later} rows of it")
+    judged = f"a head on features on {later} rows of the target"
+    sentence = answer(decision, gain, error, unit, judged)
     weights = weights_of(decision, len(pair.train), count, of_old)
-    return Share(decision, sentence, weights, [_line(each, unit, chosen) for each in found])
+    return Share(
+        decision, sentence, weights, [each.line(unit, "head on features", chosen) for each in found]
+    )
 
 
 def unknown(old: int, new: int, reason: str) -> Share:
@@ -157,42 +167,3 @@ def weights_of(decision: Decision, old: int, new: int, ratio: Array | None = Non
     of_new = torch.full((new,), float(decision.times), dtype=torch.float64)
     both = torch.cat([of_old.double() * decision.old, of_new])
     return both / both.mean()
-
-
-class _RowsJudge(Judge):
-    """Judges by a proxy of features: a function of weights of all rows, those not fitted at 0."""
-
-    def _losses(self, decision: Decision, ratio: Array | None, fit: Array, judge: Array) -> Array:
-        old = np.ones(len(self.old[1]))
-        if decision.weighted and ratio is not None:
-            old = ratio
-        new = np.zeros(len(self.target[1]))
-        new[fit] = decision.times
-        fit_all: Any = self.proxy
-        losses: Array = fit_all(np.concatenate([new, old * decision.old * self.times]))
-        return losses[judge]
-
-
-def _sentence(decision: Decision, gain: float, error: float, unit: str, judged: str) -> str:
-    said = SAID.get(decision.name, f"train on {decision.name}")
-    if decision == OLD:
-        return f"forecast: {said}: nothing else is better, judged by {judged}"
-    digits = 2 if unit.startswith("bits") else 1
-    low, high = gain - Z * error, gain + Z * error
-    ends = f"[{low:.{digits}f}, {high:.{digits}f}]"
-    if low <= 0:
-        return f"forecast: {said}, whose gain cannot be told yet {ends} {unit}, judged by {judged}"
-    return f"forecast: {said}: gains {gain:.{digits}f} {ends} {unit}, judged by {judged}"
-
-
-def _line(one: Judgement, unit: str, chosen: Judgement) -> dict[str, Any]:
-    """A line of the table, as `Forecast` has it."""
-    return {
-        "decision": one.decision.name,
-        "gain": round(one.gain, 2),
-        "low": round(one.low, 2),
-        "high": round(one.high, 2),
-        "unit": unit,
-        "proxy": "head on features",
-        "chosen": one is chosen,
-    }

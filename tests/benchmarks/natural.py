@@ -10,8 +10,9 @@ by the same trees, fitted to all rows that the decision names.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -78,20 +79,27 @@ def plan() -> Iterator[tuple[Shift, int, bool]]:
                     yield shift, number, later
 
 
-def main() -> None:
-    """Judge the splits that have no entry."""
-    content = read_json(RESULTS) or {"stamp": stamp(), "entries": []}
+def resume(
+    path: Path, cases: Iterable[tuple[Shift, int, bool]], measure: Callable[..., Entry]
+) -> list[Entry]:
+    """All entries of the file ``path``: ``measure`` is called for the ``cases`` that have none."""
+    content = read_json(path) or {"stamp": stamp(), "entries": []}
     print(describe(content["stamp"]))
     done = {(each["shift"], each["split"], each["later"]) for each in content["entries"]}
-    for shift, number, later in plan():
+    for shift, number, later in cases:
         if (shift.name, number, later) in done:
             continue
-        entry = measured(shift, number, later)
+        entry = measure(shift, number, later)
         content["entries"].append(entry)
-        write_json(RESULTS, content)
+        write_json(path, content)
         when = "later rows" if later else "the same period"
         print(f"{shift.name}, {when}, split {number}: {entry['sentence']}", flush=True)
-    print(record(content["entries"]).to_string())
+    return list(content["entries"])
+
+
+def main() -> None:
+    """Judge the splits that have no entry."""
+    print(record(resume(RESULTS, plan(), measured)).to_string())
 
 
 def record(entries: list[Entry]) -> pd.DataFrame:

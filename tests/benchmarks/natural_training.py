@@ -19,9 +19,8 @@ import torch
 import astkit
 from astkit import Budget
 from astkit.comparison.statistics import mean_interval
-from astkit.files import read_json, write_json
-from astkit.stamp import describe, stamp
 from tests.benchmarks import bench
+from tests.benchmarks.natural import resume
 from tests.benchmarks.natural_shifts import SHIFTS, Shift, split
 
 RESULTS = bench.HERE / "natural_training.json"
@@ -54,12 +53,14 @@ def trained(shift: Shift, number: int, later: bool) -> Entry:
             budget=Budget(steps=STEPS),
             batch_size=ROWS,
         )
+    values = {each["policy"]: each["value"] for each in report.entries}
     return {
         "shift": shift.name,
         "later": later,
         "split": number,
+        "sentence": ", ".join(f"{name} {value:.4g}" for name, value in values.items()),
         "metric": report.metric,
-        "values": {each["policy"]: each["value"] for each in report.entries},
+        "values": values,
         "flops": {each["policy"]: each["flops"] for each in report.entries},
         "best_step": {each["policy"]: each.get("best_step") for each in report.entries},
         "notes": [*report.before, *report.notes],
@@ -104,18 +105,7 @@ def plan() -> Iterator[tuple[Shift, int, bool]]:
 def main() -> None:
     """Train on the splits that have no entry."""
     torch.set_num_threads(1)
-    content = read_json(RESULTS) or {"stamp": stamp(), "entries": []}
-    print(describe(content["stamp"]))
-    done = {(each["shift"], each["split"], each["later"]) for each in content["entries"]}
-    for shift, number, later in plan():
-        if (shift.name, number, later) in done:
-            continue
-        entry = trained(shift, number, later)
-        content["entries"].append(entry)
-        write_json(RESULTS, content)
-        all_gains = {name: round(gain(entry, name), 1) for name in entry["values"]}
-        when = "later rows" if later else "the same period"
-        print(f"{shift.name}, {when}, {number}: {all_gains}, {entry['seconds']:.0f} s", flush=True)
+    resume(RESULTS, plan(), trained)
 
 
 if __name__ == "__main__":

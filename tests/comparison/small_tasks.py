@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from astkit import Budget, TrainConfig, compare
+from astkit import Budget, TrainConfig, Trainer, compare
+from astkit.comparison import training
 
 ROWS, HELD = 64, 24
 RANDOM = torch.Generator().manual_seed(0)
@@ -46,6 +48,23 @@ def run(**options: Any) -> Any:
         "device": "cpu",
     }
     return compare(**{**usual, **options})
+
+
+def interrupt(monkeypatch: pytest.MonkeyPatch, batch: int, **options: Any) -> None:
+    """A call of `run` that ends with an interrupt before the ``batch``-th training batch."""
+    original, calls = Trainer.train_batch, []
+
+    def interrupted(self: Trainer, *args: Any) -> Any:
+        calls.append(1)
+        if len(calls) == batch:
+            raise KeyboardInterrupt
+        return original(self, *args)
+
+    monkeypatch.setattr(training, "PAUSE", 0.0)
+    with monkeypatch.context() as context:
+        context.setattr(Trainer, "train_batch", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run(**options)
 
 
 def timeless(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -30,6 +30,7 @@ from tests.comparison.small_tasks import (
     ROWS,
     TRAIN,
     classes,
+    interrupt,
     make_model,
     run,
     timeless,
@@ -241,22 +242,10 @@ def test_a_baseline_that_was_not_checked_is_checked_when_it_is_asked_for(
 def test_an_interrupted_comparison_ends_with_the_same_entries(
     report: Comparison, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original, calls = Trainer.train_batch, []
-
-    def interrupted(self: Trainer, *args: Any) -> Any:
-        calls.append(1)
-        if len(calls) == 19:
-            raise KeyboardInterrupt
-        return original(self, *args)
-
-    monkeypatch.setattr(training, "PAUSE", 0.0)
-    with monkeypatch.context() as context:
-        context.setattr(Trainer, "train_batch", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            run(out=tmp_path, test=TEST, policies=["cached_loss"], seeds=[0])
+    options = {"out": tmp_path, "test": TEST, "policies": ["cached_loss"], "seeds": [0]}
+    interrupt(monkeypatch, 19, **options)
     assert list((tmp_path / "checkpoints").glob("*/*.json"))
-    again = run(out=tmp_path, test=TEST, policies=["cached_loss"], seeds=[0])
-    assert as_in(report, again)
+    assert as_in(report, run(**options))
 
 
 class Diverges(Policy):

@@ -17,7 +17,7 @@ from astkit.comparison.report import gains_on_target
 from astkit.comparison.tables import boosted_trees
 from astkit.datasets.joined import joined, set_aside, shared_with_target
 from astkit.datasets.table import Table
-from tests.comparison.small_tasks import ROWS, classes, run, timeless
+from tests.comparison.small_tasks import ROWS, classes, interrupt, run, timeless
 
 TARGET = classes(21)
 NEW = 21
@@ -72,20 +72,8 @@ def test_a_best_point_has_its_weights() -> None:
 def test_an_interrupted_comparison_ends_with_the_same_entries(
     report: Comparison, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original, calls = Trainer.train_batch, []
-
-    def interrupted(self: Trainer, *args: Any) -> Any:
-        calls.append(1)
-        if len(calls) == 22:  # of target alone, after 8 steps each of dense and both
-            raise KeyboardInterrupt
-        return original(self, *args)
-
     options = {"target": TARGET, "policies": ["cached_loss"], "seeds": [0], "out": tmp_path}
-    monkeypatch.setattr(training, "PAUSE", 0.0)
-    with monkeypatch.context() as context:
-        context.setattr(Trainer, "train_batch", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            run(**options)
+    interrupt(monkeypatch, 22, **options)  # of target alone, after 8 steps each of dense and both
     assert list((tmp_path / "checkpoints").glob("target_alone*/*.json"))
     again = run(**options)
     first = [entry for entry in report.entries if entry["seed"] == 0]
