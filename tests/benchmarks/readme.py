@@ -31,6 +31,7 @@ from tests.benchmarks import distributed as bytes_added
 from tests.benchmarks import figures, natural, optimal_rate, origin, tasks
 from tests.benchmarks import suspects as wrong_labels
 from tests.benchmarks.bench import HERE, RESULTS, ROOT, markdown
+from tests.benchmarks.board import board_costs
 from tests.benchmarks.example import example, on_bikes
 from tests.benchmarks.gpu_tables import (
     gpu_compiled,
@@ -469,6 +470,7 @@ FILES: dict[str, tuple[Callable[[], str], ...]] = {
     "README.md": (on_bikes, record, notebooks),
     "docs/compare.md": (example, suspects, suspects_found),
     "docs/energy.md": (joules,),
+    "docs/steering.md": (board_costs,),
     "docs/speed.md": (gpu_gains,),
     "docs/measured.md": (
         digits,
