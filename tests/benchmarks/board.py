@@ -21,7 +21,7 @@ from astkit.stamp import describe, stamp
 from tests.benchmarks import bench
 
 RESULTS = bench.HERE / "board.json"
-ROUNDS, STEPS, BATCH = 21, 200, 128
+ROUNDS, STEPS, BATCH = 21, 200, 512
 AIMS = {True: 1.05, False: 1.02}
 """By whether a client takes the messages."""
 
