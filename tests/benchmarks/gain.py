@@ -36,6 +36,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import ConcatDataset
 
+import astkit
 from astkit import Budget, Metric, Policy, RunInfo, Selection, TrainConfig, Trainer, rng
 from astkit.aim import policy as aim
 from astkit.comparison.training import Method, Task, train_method
@@ -75,6 +76,17 @@ METHODS = (
     "infobatch",
     "random@infobatch",
 )
+DRIFTS = [
+    f"drift:kind={kind},data={data}"
+    for kind in ("law", "columns", "inputs")
+    for data in ("table", "series")
+]
+ON_TARGET = [
+    *(("table", name, 20.0) for name in DRIFTS),
+    *(("text", f"irrelevant_text:share={share}", 0.8) for share in (0.2, 0.05, 0.5, 1.0)),
+    *(("fashion_mnist", name, 8.0) for name in ("other_domain", "web", "long_tail")),
+]
+"""Data, condition and epochs where `aim` was tried with the validation rows as rows to train on."""
 SETTINGS = {"cifar10": 2.4e-2, RESNET: 3e-3, "fashion_mnist": 1e-2, "text": 3e-3, "table": 1e-2}
 """Learning rate by data, from the search; the smaller of two that are alike. `RESNET`: one seed."""
 
@@ -121,11 +133,7 @@ def plan() -> list[Run]:
     """All runs, the most telling first."""
     few = ("dense", "dense+target", "oracle", "aim")
     without_classes = tuple(name for name in METHODS if name != "class_balanced")
-    drifts = [
-        ("table", f"drift:kind={kind},data={data}", 20.0, without_classes)
-        for kind in ("law", "columns", "inputs")
-        for data in ("table", "series")
-    ]
+    drifts = [("table", name, 20.0, without_classes) for name in DRIFTS]
     noise = (*METHODS, "elr")
     blocks: list[tuple[str, str, float, tuple[str, ...]]] = [
         ("text", "irrelevant_text:share=0.2", 0.8, METHODS[:5]),
@@ -154,6 +162,7 @@ def plan() -> list[Run]:
         ("cifar10", "other_domain", 24, ("dense", "oracle", "aim")),
         ("cifar10", "human_labels:kind=worse", 24, ("dense", "oracle", "auto", "elr")),
         ("cifar10", "clean", 24, ("dense", "auto", "aim")),
+        *((data, name, epochs, ("aim+target",)) for data, name, epochs in ON_TARGET),
         (RESNET, "other_domain", 40, few),
         (RESNET, "web", 40, (*few, "class_balanced", "auto")),
         ("cifar10", "other_domain", 8, METHODS),
@@ -377,7 +386,9 @@ def task_of(spec: Run, here: Condition) -> Task:
     """Data, model and settings of a run."""
     train = here.train
     if spec.policy == "dense+target" and here.validation is not None:
-        train = joined(here.train, here.validation)
+        train = shuffled_together(here.train, here.validation)
+    if spec.policy == "aim+target":
+        train = astkit.joined(here.train, here.validation)
     lr = spec.lr or SETTINGS[spec.data]
     config = TrainConfig(lr=lr, threads=1)
     kind = Elr if spec.policy == "elr" else Task
@@ -419,8 +430,8 @@ def task_of(spec: Run, here: Condition) -> Task:
     )
 
 
-def joined(train: Any, more: Any) -> Any:
-    """Training and validation rows together."""
+def shuffled_together(train: Any, more: Any) -> Any:
+    """Training and validation rows alike; of `joined` data, dense training sees the first only."""
     if isinstance(train, Images):
         both = (torch.cat([train.images, more.images]), torch.cat([train.labels, more.labels]))
         return Images(*both, train.classes, train.name)
@@ -437,7 +448,7 @@ def method_of(spec: Run, here: Condition, entries: dict[str, Any]) -> Method:
         return Method(spec.policy, {"name": name, "rate": rate})
     if spec.policy in ("dense", "dense+target", "elr"):
         return Method(spec.policy, None)
-    name, options = parsed(spec.policy)
+    name, options = parsed(spec.policy.removesuffix("+target"))
     return Method(spec.policy, {"name": name, **options})
 
 
