@@ -83,8 +83,11 @@ def resume(
     path: Path, cases: Iterable[tuple[Shift, int, bool]], measure: Callable[..., Entry]
 ) -> list[Entry]:
     """All entries of the file ``path``: ``measure`` is called for the ``cases`` that have none."""
-    content = read_json(path) or {"stamp": stamp(), "entries": []}
+    here = stamp()
+    content = read_json(path) or {"stamp": here, "resumed_at": [], "entries": []}
     print(describe(content["stamp"]))
+    if here["commit"] not in (content["stamp"]["commit"], *content["resumed_at"]):
+        content["resumed_at"].append(here["commit"])
     done = {(each["shift"], each["split"], each["later"]) for each in content["entries"]}
     for shift, number, later in cases:
         if (shift.name, number, later) in done:

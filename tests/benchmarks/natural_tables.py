@@ -21,8 +21,9 @@ Texas, air fares, school tests, wages. Old rows are trained on (up to 20,000), u
 the target are known, and test rows are either of the same period or later ones, as for a model in
 use. Gain over dense training on the old rows at equal FLOPs, in percent of the RMSE or points of
 accuracy, of a network with two hidden layers; mean and 95 % interval over {splits} splits, one
-training a split. "Both" trains on old and target rows alike, "target alone" keeps its best
-validation point.
+training a split. "Both" trains on old and target rows alike. "Target alone" keeps its best
+validation point, whose step of {steps:,} is named for each split. "Aim" may train on the target's
+rows as it decides.
 
 """
 FORECASTS = """
@@ -68,11 +69,17 @@ def _training(entries: Sequence[Entry]) -> str:
     found = natural_training.gains(entries)
     lines = [line for line in found if line["splits"] == natural_training.SPLITS]
     rows = [
-        [line["shift"], WHEN[line["later"]], *(_gain(line[method]) for method in METHODS)]
-        for line in lines
+        [
+            line["shift"],
+            WHEN[line["later"]],
+            *(_gain(line[method]) for method in METHODS),
+            ", ".join(map(str, line["best_steps"])),
+        ]
+        for line in sorted(lines, key=lambda line: not line["later"])
     ]
-    head = ["shift", "test rows", *METHODS]
-    return TRAINING.format(splits=natural_training.SPLITS) + _table(head, rows)
+    head = ["shift", "test rows", *METHODS, "target alone was best at step"]
+    counts = {"splits": natural_training.SPLITS, "steps": natural_training.STEPS}
+    return TRAINING.format(**counts) + _table(head, rows)
 
 
 def _record(entries: Sequence[Entry]) -> str:
@@ -133,4 +140,5 @@ def _measured(entry: Entry, decision: str) -> float:
 
 
 def _stamp(content: Entry) -> str:
-    return f"\nMeasured with {describe(content['stamp'])}.\n"
+    later = "".join(f", resumed at {commit[:8]}" for commit in content["resumed_at"])
+    return f"\nMeasured with {describe(content['stamp'])}{later}.\n"

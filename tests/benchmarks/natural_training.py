@@ -85,6 +85,7 @@ def gains(entries: Sequence[Entry], later: bool | None = None) -> list[Entry]:
             if method != "dense":
                 found = mean_interval(gain(each, method) for each in mine)
                 line[method] = [found.mean, found.low, found.high]
+        line["best_steps"] = [each["best_step"]["target alone"] for each in mine]
         lines.append({**line, "unit": "points" if mine[0]["metric"] == "accuracy" else "%"})
     return lines
 

@@ -13,7 +13,7 @@ from torch.utils.data import TensorDataset
 
 from astkit import Comparison, Trainer
 from astkit.comparison import training
-from astkit.comparison.report import gains_on_target
+from astkit.comparison.report import gains_on_target, results
 from astkit.comparison.tables import boosted_trees
 from astkit.datasets.joined import joined, set_aside, shared_with_target
 from astkit.datasets.table import Table
@@ -56,6 +56,10 @@ def test_the_target_alone_ends_with_its_best_weights(report: Comparison) -> None
     assert frame.loc["target alone", ["best_step", "best_flops"]].notna().all()
     assert frame.loc["dense", ["best_step", "best_flops"]].isna().all()
     assert any(note.startswith("target alone: best at step") for note in report.notes)
+    shown = results(report.entries, report.verdicts, report.metric).set_index("policy")
+    steps = ", ".join(str(e["best_step"]) for e in report.entries if e["policy"] == "target alone")
+    assert shown.loc["target alone", "best at step"] == f"{steps} of {first['steps']}"
+    assert shown.loc["dense", "best at step"] == "–"
 
 
 def test_a_best_point_has_its_weights() -> None:
