@@ -183,10 +183,14 @@ class Rows:
         return bool((targets <= 1).all()) if several else not like_classes(targets.flatten())
 
     def features(self, rows: Tensor) -> Matrix:
-        """Features of the inputs of ``rows``, ``[n, d]``."""
-        if self._place is not None and bool((self._place[rows] >= 0).all()):
-            return self._kept[self._place[rows].numpy()]
-        return stack([self._of(part) for part in rows.split(CHUNK)])
+        """Features of the inputs of ``rows``, ``[n, d]``; those that are kept are not read again."""
+        place = torch.full_like(rows, -1) if self._place is None else self._place[rows]
+        kept, new = (place >= 0).nonzero().squeeze(1), (place < 0).nonzero().squeeze(1)
+        parts = [self._kept[place[kept].numpy()]] if len(kept) else []
+        if len(new) or not parts:
+            parts += [self._of(part) for part in rows[new].split(CHUNK)]
+        order = torch.cat([kept, new]).argsort()
+        return stack(parts)[order.numpy()] if len(kept) and len(new) else stack(parts)
 
     def hashes(self) -> Tensor:
         """A hash of the inputs of each row, int64 ``[N]``; 0 where it is not known.

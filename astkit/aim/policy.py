@@ -41,6 +41,9 @@ FEWEST, FEWEST_TRAINED = 100, 12  # rows of a target, and of the training data
 ASKED = 2000  # training rows of a test with the features of the model
 FITS = 16  # of weights and proxies, each about what the fit of the test would cost on all rows
 MOST = 0.25  # share of the FLOPs of a run that may go into them
+PASSES, FORWARD = 0.05, 1 / 3
+"""Share of the FLOPs of a run that may go into passes on the model; share of a step's FLOPs that
+its forward pass takes, about."""
 VARIES = (
     "cannot tell, random transforms change the rows of either the training data or the target: let"
     " both data sets have an attribute transform, or apply them in the collate_fn of a DataLoader"
@@ -70,7 +73,8 @@ class Aim(Policy):
     3. Validation data: old rows are weighted, if the interval of the forecast's gain excludes 0.
     4. A test comes before weights: without a difference that it finds, no row is weighted.
     5. Then rows are drawn in proportion to the weights; the loss is their plain mean.
-    6. With images and validation data the model is asked again in the first epoch.
+    6. With images and validation data the model is asked again in the first epoch, unless a pass
+       over all rows would take more than `PASSES` of the run.
     7. Beside a budget of which this would take more than `MOST`, nothing is weighted.
 
     Rows that depend on each other, as several of one patient, are judged together: give both data
@@ -89,7 +93,8 @@ class Aim(Policy):
         source="Xie et al., DSIR, NeurIPS 2023, and Fang et al., dynamic importance weighting,"
         " NeurIPS 2020; the decisions, the test and abstention are from this package",
         cost="none for skipped rows; a forecast before training; for images with validation data a"
-        " pass over 2,000 rows and, where the model sees a difference, over all",
+        " pass over 2,000 rows and, where the model sees a difference, over all: at most 5 % of the"
+        " run",
         bias="towards the target; intended, not corrected",
         avoid="if the validation data are not like the data that count",
     )
@@ -143,11 +148,15 @@ class Aim(Policy):
         """Compare rows that are to be trained on next with the target, as the model sees them."""
         assert run.features is not None
         self.stage, features = 2, run.features
-        if run.progress > 0.5:  # too late for a pass over all rows
-            return
         data = read_alike(run.data, run.target)  # as the trainer reads it for its features
         train = Rows(data, by_row=lambda rows: features(rows, "data"), classes=run.classes)
         target = Rows(run.target, by_row=lambda rows: features(rows, "target"), classes=run.classes)
+        if share_of_passes(run, self.rounds, len(target)) > PASSES:
+            warn(
+                f"asking the model which rows are like the target would take more than {PASSES:.0%}"
+                " of the run: it is not asked; train for more epochs"
+            )
+            return
         seen = Pair(train, target, run.seed)
         if self.drawn_by is None:
             self._use(weigh(seen, run.rows[:ASKED], flops_allowed(run)))
@@ -159,6 +168,16 @@ class Aim(Policy):
         if choice.forecast.unit:  # else no gain was judged, and drawing may well be worse
             self.drawn_by, self.power = choice.weights, choice.forecast.power
         self.flops += choice.flops
+
+
+def share_of_passes(run: RunInfo, rounds: int, target: int) -> float:
+    """Share of a run that passes take over all its rows, those asked about, and the target twice.
+
+    By what the training steps so far took; ``target``: rows of it.
+    """
+    trained = run.draws * (run.epoch + run.round / rounds)
+    rows = run.draws + min(ASKED, len(run.rows)) + 2 * target
+    return FORWARD * rows / trained * run.progress
 
 
 def flops_allowed(run: RunInfo) -> float:

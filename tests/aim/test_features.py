@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 from astkit import Loader, indexed
@@ -185,3 +186,23 @@ def test_a_million_texts_need_less_than_a_gibibyte_beside_the_data() -> None:
     done = subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True)
     assert not done.returncode, done.stderr
     assert float(done.stdout) < 1.0
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_rows_that_are_kept_are_not_read_again(sparse: bool) -> None:
+    texts = [f"word{row} word{row % 3}" for row in range(9)]
+    read: list[Any] = []
+
+    def known(rows: Tensor) -> Tensor:
+        read.extend(rows.tolist())
+        return torch.stack([rows, rows**2], 1).float()
+
+    rows = Rows(texts) if sparse else Rows(TensorDataset(torch.zeros(9, 2)), by_row=known)
+    every, few = torch.arange(9).flip(0), torch.tensor([7, 2, 4])
+    expected = rows.features(every)
+    rows.keep(few)
+    read.clear()
+    found = rows.features(every)
+    assert (found != expected).sum() == 0
+    assert not set(read) & {7, 2, 4}
+    assert rows.features(few[:2]).shape == (2, expected.shape[1])

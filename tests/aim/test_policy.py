@@ -214,6 +214,26 @@ def test_images_are_asked_about_again_with_the_features_of_the_model() -> None:
     assert len(seen) == count  # settled
 
 
+@pytest.mark.parametrize(("progress", "asked"), [(0.06, True), (0.07, False)])
+def test_the_model_is_not_asked_where_that_takes_more_than_a_twentieth_of_the_run(
+    progress: float, asked: bool, recwarn: pytest.WarningsRecorder
+) -> None:
+    """Its answer takes N + N / 4 + 2 M passes, of a third of what 3 N / 4 training steps took."""
+    calls: list[str] = []
+
+    def features(rows: Tensor, of: str) -> Tensor:
+        calls.append(of)
+        return torch.stack([rng.uniform(rows, each, of) for each in (0, 1)], 1)
+
+    run = run_info(noise(N), noise(M, 1), 0, 3, features=features)
+    policy = Aim()
+    policy.stage = 1
+    assert policy.plan(replace(run, progress=progress)) is None
+    assert bool(calls) == asked
+    said = [str(each.message) for each in recwarn]
+    assert any("more than 5% of the run: it is not asked" in each for each in said) != asked
+
+
 @pytest.mark.parametrize("left", [0.0, 3.0])
 def test_the_model_is_asked_about_the_rows_that_are_drawn(
     left: float, monkeypatch: pytest.MonkeyPatch
