@@ -14,7 +14,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
 
 demo: $(READY) ## run notebook 08 on a real table, and write what it shows as a page
-	@$(BIN)/python -m astkit run notebooks/08_which_data.ipynb --runs out/demo --again
+	@$(BIN)/python -m astkit run notebooks/08_which_data.ipynb -p preset=quick --runs out/demo --again
 	@$(BIN)/jupyter nbconvert --log-level=ERROR --to html --output-dir out/demo out/demo/*/notebook.ipynb
 	@echo "open out/demo/notebook.html"
 

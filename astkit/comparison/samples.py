@@ -356,7 +356,8 @@ def _html(shown: Samples | Suspects, pictures: bool) -> str:
 def image_tag(words: str, figure: Picture) -> str:
     """A figure within a page; ``words`` describe it."""
     png = base64.b64encode(figure.png()).decode()
-    return f'<img alt="{words}" style="max-width: 100%" src="data:image/png;base64,{png}">'
+    look = f'width="{figure.pixels_wide}" style="max-width: 100%; height: auto"'
+    return f'<img alt="{words}" {look} src="data:image/png;base64,{png}">'
 
 
 def _contents(value: Any) -> dict[str, Any]:

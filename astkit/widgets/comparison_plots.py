@@ -57,7 +57,7 @@ def differences(table: Table, quantity: str = "accuracy (points)", higher: bool 
     """
     rows = pd.DataFrame(table)
     arms = list(rows["arm"].unique())
-    figure = picture(width=8.2, height=1.5 + 0.5 * len(arms))
+    figure = picture(height=1.5 + 0.5 * len(arms))
     axis = figure.axes[0]
     axis.axvline(0, color=INK, lw=1.2)
     both = rows["against"].nunique() > 1
@@ -108,7 +108,7 @@ def shares(table: Table) -> Picture:
     possible = rows[rows["policy"] == "oracle"].set_index("condition")
     rows = rows[(rows["policy"] != "oracle") & rows["share"].notna()]
     conditions, policies = list(rows["condition"].unique()), list(rows["policy"].unique())
-    figure = picture(width=8.6, height=1.3 + 0.62 * len(conditions))
+    figure = picture(height=1.3 + 0.62 * len(conditions))
     axis = figure.axes[0]
     axis.axvline(0, color=INK, lw=1.2)
     axis.axvline(1, color=INK, lw=1.2, ls="--")
@@ -150,7 +150,7 @@ def forecasts(table: Table) -> Picture:
     rows = pd.DataFrame(table)
     labels = [fill(condition, 34) for condition in rows["condition"]]
     lines = sum(1 + label.count("\n") for label in labels)
-    figure = picture(width=8.6, height=max(4.6, 0.2 * lines))
+    figure = picture(height=max(4.6, 0.2 * lines))
     axis = figure.axes[0]
     lowest = min(-1.0, (rows["forecast"] - rows["forecast_error"]).min(), rows["gain_low"].min())
     most = 1.1 * max(NEAR, rows["forecast"].max(), rows["gain_high"].max())
@@ -230,7 +230,7 @@ def values_by_cost(curves: Table, metric: str = "accuracy", rows: int | None = N
     """
     table = pd.DataFrame(curves)
     costs = [cost for cost in COSTS if cost in table and table[cost].notna().all()]
-    figure = picture(len(costs), width=5.8 if len(costs) > 1 else 7.6, height=4.4)
+    figure = picture(len(costs), height=4.4)
     looks = lines(arm for arm in table["arm"].unique() if not arm.startswith("random at"))
     for axis, cost in zip(figure.axes, costs, strict=True):
         ranges = [

@@ -25,6 +25,7 @@ from astkit.widgets.style import (
     SELECTED,
     SKIPPED,
     SOFT,
+    WIDTH,
     Picture,
     Table,
     legend_beside,
@@ -36,8 +37,9 @@ from astkit.widgets.style import (
 
 TOLERANCE = 0.2  # relative deviation of a gate's rate from its set point that counts as settled
 POINTS = 250  # per curve of a gate; longer runs are averaged in windows
-SIDE = 0.62  # width and height of the square that an image of a sample fits in, in inches
-GAP, CAPTION, LABEL = 0.12, 0.22, 2.2  # in units of an image's side; a line of a caption
+GAP, LABEL = 0.12, 2.2  # in units of the side of the square that an image of a sample fits in
+FEWEST = 8  # images that a row has room for
+CAPTION, LETTER = 0.14, 0.065  # inches of a line of a caption, and of its letters
 
 PARTS = {"score": 1, "forward": 3, "backward": 4}
 """Parts of a bar, and the places of their colours and hatches."""
@@ -58,7 +60,7 @@ def cost_breakdown(results: Table) -> Picture:
     table = pd.DataFrame(results)
     means = table.groupby("arm", sort=False)[list(columns)].mean().rename(columns=columns)
     panels = 1 + ("seconds" in table)
-    figure = picture(panels, width=9.6 / panels, height=1.4 + 0.42 * len(means))
+    figure = picture(panels, height=1.4 + 0.42 * len(means))
     axis = figure.axes[0]
     left = pd.Series(0.0, index=means.index)
     for part, place in PARTS.items():
@@ -113,7 +115,7 @@ def speed_bars(table: Table) -> Picture:
     first = rows["arm"].iloc[0]
     rows = rows[1:].sort_values("speed", ascending=False)
     speed, low, high = (rows[name].astype(float) for name in ("speed", "low", "high"))
-    figure = picture(width=8.6, height=1.6 + 0.32 * len(rows))
+    figure = picture(height=1.6 + 0.32 * len(rows))
     axis = figure.axes[0]
     looks = {
         "faster": (low > 1, SOFT, HATCHES[0]),
@@ -150,7 +152,7 @@ def learning_curves(steps: Table, epochs: Table) -> Picture:
     """
     batches, ends = pd.DataFrame(steps), pd.DataFrame(epochs)
     metrics = [name for name in ends.columns if name.startswith("val_") and name != "val_loss"]
-    figure = picture(1 + len(metrics), width=5.6, height=2.4)
+    figure = picture(1 + len(metrics), height=2.4)
     loss, *others = figure.axes
     if "loss" in batches:
         number = batches["step"].rank(method="dense") - 1
@@ -208,7 +210,7 @@ def threshold_and_rate(
     part = number // np.ceil(table["step"].nunique() / POINTS)
     first = table["step"].groupby(part).transform("min")
     table = table.assign(measured_rate=smooth, threshold=finite, window=first)
-    figure = picture(2, width=5.6, height=3.6)
+    figure = picture(2, height=3.6)
     rate, threshold = figure.axes
     for curve in table["controller"].unique():
         of_window = table[table["controller"] == curve].groupby("window")
@@ -264,18 +266,19 @@ def image_rows(
     rows = {name: [pixels(each) for each in row] for name, row in images.items() if len(row)}
     if not rows:
         raise ValueError("images holds no image: pass at least one row with one image")
+    width = max(FEWEST, *map(len, rows.values())) * (1 + GAP) + LABEL
+    side = WIDTH / width  # inches
+    letters = int((1 + GAP) * side / LETTER)
     captions = {
-        name: ["\n".join(fill(part, 11) for part in text.splitlines()) for text in row]
+        name: ["\n".join(fill(part, letters) for part in text.splitlines()) for text in row]
         for name, row in (captions or {}).items()
     }
     lines = [text.count("\n") + 1 for row in captions.values() for text in row]
-    step = 1 + GAP + CAPTION * max(lines, default=0)
-    width, height = max(map(len, rows.values())) * (1 + GAP) + LABEL, len(rows) * step
-    title = fill(title, max(20, int(7.5 * width)))
-    above = 0.35 * bool(title) + 0.18 * title.count("\n")
-    figure = picture(width=width * SIDE, height=height * SIDE + above, layout=None)
+    step = 1 + GAP + CAPTION / side * max(lines, default=0)
+    height = len(rows) * step
+    figure = picture(height=height * side + 0.35 * bool(title), layout=None)
     axis = figure.axes[0]
-    axis.set_position((0, 0, 1, height * SIDE / figure.get_figheight()))
+    axis.set_position((0, 0, 1, height * side / figure.get_figheight()))
     axis.set(xlim=(-LABEL, width - LABEL), ylim=(height, 0), aspect="equal")
     axis.set_axis_off()
     kinds = list(dict.fromkeys(map(_kind, rows)))
@@ -293,10 +296,10 @@ def image_rows(
             look: Any = {"cmap": "gray", "vmin": 0, "vmax": 1, "interpolation": "nearest"}
             axis.imshow(image, extent=(x, x + wide, y + tall, y), **look)
             axis.add_patch(Rectangle((left, top), 1, 1, fill=False, lw=1.6, edgecolor=colour))
-        plain = {"size": 7, "parse_math": False}
+        plain = {"size": 8, "parse_math": False}
         for column, text in enumerate(captions.get(name, ())):
             axis.text(column * (1 + GAP) + 0.5, top + 1.04, text, ha="center", va="top", **plain)
-    figure.suptitle(title, x=0.02, ha="left", size=11)
+    figure.headline(title)
     return figure
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from io import BytesIO
+from textwrap import fill
 from typing import Any, Literal
 
 import matplotlib.style
@@ -20,6 +21,11 @@ from matplotlib.figure import Figure
 
 Table = pd.DataFrame | Sequence[Mapping[str, Any]]
 """A tidy table, or its rows as mappings."""
+
+WIDTH, PIXELS = 7.6, 96
+"""Inches of all figures, and their pixels an inch on a page; stored ones have twice as many."""
+
+LETTERS = 13  # of a headline, an inch
 
 PAPER, INK, SOFT = "#ffffff", "#222222", "#595959"
 """Background, text, and auxiliary lines; WCAG contrast to the background 15.9 and 7."""
@@ -34,7 +40,8 @@ LOOK: Any = {
     **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "hatch.color"), INK),
     **dict.fromkeys(("xtick.color", "ytick.color", "patch.edgecolor"), INK),
     **dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), PAPER),
-    "axes.titlesize": 11,
+    "font.size": 9,
+    "axes.titlesize": 10,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
@@ -76,7 +83,13 @@ _others: dict[str, int] = {}  # names that are no policies, in the order of thei
 
 
 class Picture(Figure):
-    """A figure that notebooks display without pyplot."""
+    """A figure that notebooks display without pyplot, with a text for those who do not see it.
+
+    Attributes:
+        alt: that text; if empty, titles and labels of the axes.
+    """
+
+    alt = ""
 
     @styled
     def draw(self, renderer: RendererBase) -> None:
@@ -98,7 +111,26 @@ class Picture(Figure):
         few.save(small, "png", optimize=True)
         return small.getvalue()
 
-    _repr_png_ = png  # for notebooks
+    def headline(self, message: str) -> None:
+        """Write what the figure shows above all of it."""
+        words = fill(message, int(LETTERS * self.get_figwidth()))
+        self.suptitle(words, x=0.01, ha="left", size=10, weight="bold")
+
+    def described(self) -> str:
+        """``alt``, or else what is written above and beside the axes."""
+        words = [self.alt or self.get_suptitle()]
+        for axis in self.axes if not self.alt else ():
+            labels = [label for label in (axis.get_ylabel(), axis.get_xlabel()) if label]
+            words += [axis.get_title(), " against ".join(labels)]
+        return "; ".join(" ".join(each.split()) for each in words if each)
+
+    @property
+    def pixels_wide(self) -> int:
+        """Its width on a page."""
+        return round(PIXELS * self.get_figwidth())
+
+    def _repr_png_(self) -> tuple[bytes, dict[str, Any]]:
+        return self.png(), {"width": self.pixels_wide, "alt": self.described()}
 
 
 def animation(pictures: Iterable[Picture], fps: int = 8, dpi: float = 80) -> bytes:
@@ -119,16 +151,16 @@ def picture(
     columns: int = 1,
     rows: int = 1,
     *,
-    width: float = 4.6,
+    width: float = WIDTH,
     height: float = 3.4,
     layout: Literal["constrained"] | None = "constrained",
 ) -> Picture:
-    """An empty figure with ``columns`` times ``rows`` axes, each ``width`` by ``height`` inches.
+    """An empty figure, ``width`` inches wide, with ``columns`` times ``rows`` axes.
 
-    The axes are ``picture.axes``, row by row. With ``layout=None`` the caller positions them,
-    which is several times faster.
+    A row is ``height`` inches. The axes are ``picture.axes``, row by row. With ``layout=None`` the
+    caller positions them, which is several times faster.
     """
-    figure = Picture(figsize=(width * columns, height * rows), dpi=110, layout=layout)
+    figure = Picture(figsize=(width, height * rows), dpi=2 * PIXELS, layout=layout)
     FigureCanvasAgg(figure)
     for place in range(columns * rows):
         figure.add_subplot(rows, columns, place + 1)

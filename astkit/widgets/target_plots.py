@@ -9,7 +9,6 @@ from astkit.widgets.style import INK, SELECTED, SOFT, Picture, picture, styled
 if TYPE_CHECKING:
     import pandas as pd
 
-WIDTH = 7.6
 FAR = -60
 """Percent of a loss below which nothing is drawn: no such decision is taken."""
 
@@ -18,7 +17,7 @@ FAR = -60
 def telling_columns(table: pd.DataFrame, title: str) -> Picture:
     """The AUC of each column of `astkit.explain`, and what is new in it."""
     shown = table.iloc[::-1]
-    figure = picture(width=WIDTH, height=0.8 + 0.28 * len(shown))
+    figure = picture(height=0.8 + 0.28 * len(shown))
     axis = figure.axes[0]
     axis.barh(shown["column"], shown["auc"] - 0.5, left=0.5, color=SELECTED)
     for place, (value, new) in enumerate(zip(shown["auc"], shown["new"], strict=True)):
@@ -33,7 +32,7 @@ def telling_columns(table: pd.DataFrame, title: str) -> Picture:
 def decisions(table: pd.DataFrame) -> Picture:
     """The foretold gain of each decision of `astkit.forecast` with its interval."""
     shown = table.iloc[::-1]
-    figure = picture(width=WIDTH, height=0.8 + 0.24 * len(shown))
+    figure = picture(height=0.8 + 0.24 * len(shown))
     axis = figure.axes[0]
     errors = [shown["gain"] - shown["low"], shown["high"] - shown["gain"]]
     places = list(range(len(shown)))
@@ -53,7 +52,7 @@ def decisions(table: pd.DataFrame) -> Picture:
 @styled
 def curve(table: pd.DataFrame) -> Picture:
     """The foretold gain of the decision chosen by fewer of the target's rows."""
-    figure = picture(width=WIDTH, height=3.0)
+    figure = picture(height=3.0)
     axis = figure.axes[0]
     errors = [table["gain"] - table["low"], table["high"] - table["gain"]]
     axis.errorbar(table["rows"], table["gain"], yerr=errors, fmt="o-", color=SELECTED, capsize=3)

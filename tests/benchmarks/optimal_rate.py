@@ -156,7 +156,7 @@ def table(report: dict[str, Any]) -> pd.DataFrame:
 def plot(report: dict[str, Any]) -> Picture:
     """Measured cost by rate with intervals, the cost model's curve and its minimum."""
 
-    figure = picture(len(report), width=3.6, height=3.2)
+    figure = picture(len(report), width=3.6 * len(report), height=3.2)
     rates = np.linspace(0.07, 1, 200)
     for axis, (name, part) in zip(figure.axes, report.items(), strict=True):
         runs = part["runs"]

@@ -59,7 +59,7 @@ NOTEBOOKS = {
 }
 THUMBNAIL = 180  # pixels
 PICTURES = {
-    "00": ("epochs_picture = plots", (0, 0.05, 0.56, 0.53)),
+    "00": ("gate_picture = style.picture", (0, 0, 0.71, 1)),
     "01": ("differences = compared.plot()", (0, 0, 0.72, 1)),
     "02": ("run = dashboard.start(trainer)", (0, 0, 1, 0.31)),
     "03": ("speed_picture = plots.speed_bars", (0, 0, 1, 1)),

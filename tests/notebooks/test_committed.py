@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 import subprocess
@@ -15,8 +14,12 @@ import nbformat
 import pytest
 from nbformat import NotebookNode
 
+from astkit.widgets.style import PIXELS, WIDTH
+
 FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
-TAGS = {"parameters", "nbval-ignore-output"}
+TAGS = {"parameters", "nbval-ignore-output", "hide-input"}
+TODO = {"01", "02", "03", "04", "05", "06", "07", "08"}
+"""Notebooks that do not keep the rules of `NEW` yet."""
 PLACES = re.compile(r"(?<![\w./-])/(home|root|work|tmp|Users|mnt|opt)\b")
 # as in .pre-commit-config.yaml
 STRIP = ["--keep-output", "--keep-count", "--keep-id"]
@@ -101,6 +104,37 @@ def names_kernel_python3(nb: NotebookNode) -> Iterator[str]:
         yield f"the kernelspec is named {name}"
 
 
+def shows_pictures_of_one_width_and_says_what_they_are(nb: NotebookNode) -> Iterator[str]:
+    shown = [out.metadata for out in outputs(nb) if "image/png" in out.get("data", {})]
+    for number, metadata in enumerate(shown):
+        about = metadata.get("image/png", {})
+        if len(about.get("alt", "").split()) < 4:
+            yield f"picture {number} needs an alternative text"
+        if not 0 < about.get("width", 0) <= PIXELS * WIDTH + 1:
+            yield f"picture {number} is {about.get('width')} pixels wide"
+
+
+def writes_numbers_in_one_way(nb: NotebookNode) -> Iterator[str]:
+    for text in texts(nb):
+        yield from re.findall(r"\d%.{,20}", re.sub(r"<style.*?</style>|style=\".*?\"", "", text))
+        yield from re.findall(r"(?<![\d.e])-0\.0+(?![\d])|\d ?[x×] the (?:time|seconds)", text)
+
+
+def holds_the_outputs_of_its_parameters(nb: NotebookNode) -> Iterator[str]:
+    first, second, *_ = code_cells(nb)
+    preset = re.search(r'^preset = "(\w+)"', first.source, re.MULTILINE)
+    said = "".join(output.get("text", "") for output in second.outputs)
+    if not preset or not said.endswith(f"· preset {preset[1]}\n"):
+        yield f"{preset} is not what was run: {said}"
+
+
+def names_the_next_one(nb: NotebookNode) -> Iterator[str]:
+    line = nb.cells[-1].source.splitlines()[-1]
+    link = re.fullmatch(r"Next: \[.+\]\((\d\d_\w+\.ipynb)\)\.", line)
+    if not link or not (FOLDER / link[1]).exists():
+        yield f"the last line must be 'Next: [...](NN_name.ipynb).': {line}"
+
+
 Rule = Callable[[NotebookNode], Iterator[str]]
 RULES: list[Rule] = [
     opens_with_a_question,
@@ -113,10 +147,23 @@ RULES: list[Rule] = [
     uses_known_tags,
     names_kernel_python3,
 ]
+NEW: list[Rule] = [
+    shows_pictures_of_one_width_and_says_what_they_are,
+    writes_numbers_in_one_way,
+    holds_the_outputs_of_its_parameters,
+    names_the_next_one,
+]
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
 def test_the_stored_notebook(rule: Rule, notebook: Path) -> None:
+    assert list(rule(nbformat.read(notebook, 4))) == []
+
+
+@pytest.mark.parametrize("rule", NEW, ids=lambda rule: rule.__name__)
+def test_the_stored_notebook_is_as_all_are_to_be(rule: Rule, notebook: Path) -> None:
+    if notebook.stem[:2] in TODO:
+        pytest.skip("it is still as it was")
     assert list(rule(nbformat.read(notebook, 4))) == []
 
 
@@ -129,10 +176,3 @@ def test_the_stored_notebooks_have_nothing_to_strip() -> None:
     command = [sys.executable, "-m", "nbstripout", "--verify", *STRIP, *FOLDER.glob("*.ipynb")]
     result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     assert result.returncode == 0, f"use the pre-commit hook: {result}"
-
-
-def test_the_kept_picture_is_the_one_that_its_notebook_drew() -> None:
-    notebook = nbformat.read(FOLDER / "00_build_a_gate.ipynb", 4)
-    shown = [out.data for out in outputs(notebook) if "data" in out]
-    drawn = {base64.b64decode(data.get("image/png", "")) for data in shown}
-    assert (FOLDER / "results" / "00_selected.png").read_bytes() in drawn

@@ -105,9 +105,9 @@ def test_a_legend_lists_lines_from_the_highest_end_to_the_lowest(points):
 
 
 def test_settings_of_others_change_nothing_and_stay():
-    plain = plots.threshold_and_rate(STEPS)._repr_png_()
+    plain = plots.threshold_and_rate(STEPS).png()
     with matplotlib.rc_context(DARK):
-        dark = plots.threshold_and_rate(STEPS)._repr_png_()
+        dark = plots.threshold_and_rate(STEPS).png()
         assert matplotlib.rcParams["text.color"] == "white"
     assert plain == dark
     corner = Image.open(io.BytesIO(plain)).convert("RGBA").getpixel((0, 0))
@@ -122,3 +122,14 @@ def test_figures_import_neither_pyplot_nor_torch():
                 names = [getattr(node, "module", None) or "", *(name.name for name in node.names)]
                 assert not {"pyplot", "torch", "matplotlib.pyplot"} & set(names), path
                 assert not names[0].startswith(("torch", "astkit.trainers", "astkit.gating"))
+
+
+def test_a_picture_on_a_page_has_one_width_and_a_text():
+    picture = style.picture(2)
+    picture.headline("It falls")
+    picture.axes[0].set(title="loss", xlabel="step", ylabel="mean")
+    png, page = picture._repr_png_()
+    assert abs(Image.open(io.BytesIO(png)).width - 2 * page["width"]) <= 1
+    assert page == {"width": 730, "alt": "It falls; loss; mean against step"}
+    picture.alt = "a loss\n that falls"
+    assert picture.described() == "a loss that falls"

@@ -19,6 +19,7 @@ from astkit.widgets.style import (
     INK,
     PAPER,
     SOFT,
+    WIDTH,
     Picture,
     animation,
     line,
@@ -43,7 +44,7 @@ def soft_and_hard(history: pd.DataFrame) -> Picture:
 
     ``history``: a row per seed and pass with ``seed``, ``step``, ``val_loss`` and ``val_wrong``.
     """
-    figure = picture(2, width=4.8, height=3.4)
+    figure = picture(2)
     losses, wrong = figure.axes
     for seed, run in history.groupby("seed"):
         look = {**line(f"seed {seed}", markers=False), "lw": 1.2, "label": f"seed {seed}"}
@@ -69,7 +70,7 @@ def gate_histogram(counts: Mapping[str, ArrayLike]) -> Picture:
 
     ``counts``: for each name ("before", "after") the number of gates of each op, [16].
     """
-    figure = picture(width=9.6, height=3.6)
+    figure = picture(height=3.6)
     axis, wide = figure.axes[0], 0.84 / len(counts)
     shown = [op for op in range(len(OPS)) if op != WIRE]
     for place, (name, values) in enumerate(counts.items()):
@@ -110,7 +111,9 @@ def rollout_frames(
     _, rows, columns = first.shape
     single = len(states) == 1
     grid = (len(at), 1) if single else (len(states), len(at))
-    figure = picture(*grid, width=2.6, height=2.4 * rows / columns + 0.4)
+    panel = min(2.6, WIDTH / grid[0])  # inches
+    height = 0.92 * panel * rows / columns + 0.4
+    figure = picture(*grid, width=panel * grid[0], height=height)
     axes = iter(figure.axes)
     for step in at:
         for name, values in states.items():

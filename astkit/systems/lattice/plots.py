@@ -56,7 +56,7 @@ def drawing(flows: pd.DataFrame, depth: int, step: int | None = None) -> Picture
     first, now = flows[flows["step"] == 0], shown.sort_values("step").groupby(_FLOW).last()
     arrived, largest = now[now["z"] >= depth - 1], float(flows["energy"].abs().max())
     look: dict[str, Any] = {"cmap": "PuOr", "vmin": -largest, "vmax": largest, "edgecolor": SOFT}
-    figure = picture(3, width=4.0, height=3.6)
+    figure = picture(3, height=3.6)
     surface, way, answer = figure.axes
     way.add_collection(LineCollection(list(_moves(shown)), colors=SOFT, lw=0.7, alpha=0.6))
     way.scatter(now["z"], now["energy"], c=now["energy"], s=22, linewidth=0.5, **look)
@@ -91,7 +91,7 @@ def learning(curves: pd.DataFrame, marks: Mapping[str, float], metric: str, labe
     ``curves``: ``model``, ``seed``, ``step`` and ``metric``; ``label``: label of the metric's axis;
     ``marks``: values of the baselines, plotted as lines.
     """
-    figure = picture(width=6.4, height=3.8)
+    figure = picture(height=3.8)
     (axis,) = figure.axes
     for model, group in curves.groupby("model", sort=False):
         seeds, style = group.groupby("step")[metric], line(str(model))
