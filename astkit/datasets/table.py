@@ -188,7 +188,8 @@ class Table(Dataset[tuple[Tensor, Tensor]]):
                 new = self.encoder.unknown(name, [words[code] for code in used if code >= 0])
                 if new:
                     self.notes.append(
-                        f"column {name!r} has words that no training row has: {_named(new)}"
+                        f"column {name!r} has words that no training row has, read"
+                        f" {self.encoder.reading(name)}: {_named(new)}"
                     )
 
     def inputs(self, rows: Any) -> Tensor:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from astkit.datasets.table_cells import is_number
+
 if TYPE_CHECKING:
     import pandas as pd
 
 CLASSES = 20
 """Most distinct whole numbers of a label that are classes; words are always classes."""
-MANY = 100
-"""Most classes."""
+MANY, NAMED = 100, 3
+"""Most classes, and values that a message names."""
 FINEST = 1e-5
 """Smallest deviation of a label, in units of its mean, which float32 resolves in 100 steps."""
 TASKS = ("regression", "classes")
@@ -64,12 +67,14 @@ class Label:
             task = "classes" if words or few else "regression"
         if task == "regression":
             return cls._of_numbers(column.dropna().to_numpy("float64"), name)
+        _, names = _numbered(column)
         if distinct > MANY:
+            odd = ", ".join(islice((repr(each) for each in names if not is_number(each)), NAMED))
             raise ValueError(
                 f"label {name!r} has {distinct:,} different values, more than {MANY} classes: give"
-                " another column, or numbers and task='regression'"
+                f" another column, or numbers{f' (no numbers: {odd})' * bool(odd)} and"
+                " task='regression'"
             )
-        _, names = _numbered(column)
         return cls(name, task, tuple(sorted(names, key=_key)))
 
     @classmethod

@@ -12,6 +12,7 @@ from astkit import rng
 from astkit.datasets.joined import set_aside
 from astkit.datasets.sources import stratified
 from astkit.datasets.table import Table
+from astkit.datasets.table_cells import MISSING
 from astkit.datasets.table_label import Label, without
 from astkit.datasets.table_reader import TableRows, read_tables
 
@@ -39,7 +40,8 @@ class TableParts(NamedTuple):
     def sentence(self) -> str:
         """What is predicted from how much."""
         rows = sum(len(part) for part in self if part is not None)
-        return f"{self.train.label}: {rows:,} rows, {self.train.frame.shape[1]} columns"
+        columns = self.train.frame.shape[1]
+        return f"{self.train.label}: {rows:,} rows, {columns} column{'s' * (columns > 1)}"
 
 
 def divide_table(
@@ -98,6 +100,7 @@ def divide_table(
         parts = _last(kept, units, [part for part in ("test", "validation") if part not in given])
     else:
         parts = _random(frame, kept, whole, groups, given)
+        notes += _dated(rows.frame, parts, (label, groups, *drop))
     left_out = [each for each in drop if each in rows.frame]
     taken = given | {part: rows.take(places) for part, places in parts.items()}
     said = rows.notes
@@ -155,10 +158,24 @@ def _kept(frame: pd.DataFrame, label: Label, date: str | None) -> tuple[Places, 
     if label.task == "classes":
         codes = label.values(wanted).numpy()
         counts = np.bincount(codes[kept], minlength=len(label.classes))
+        for each in np.flatnonzero([name.lower() in MISSING for name in label.classes]):
+            notes.append(
+                f"{label.classes[each]!r} is a class, of {counts[each]:,} rows: where it stands for"
+                " a missing label, empty these cells"
+            )
         if rare := [label.classes[each] for each in np.flatnonzero(counts < FEW)]:
             notes.append(f"classes of fewer than {FEW} rows, left out: {', '.join(rare)}")
             kept = kept & (counts >= FEW)[codes]
     return np.flatnonzero(kept), notes
+
+
+def _dated(frame: pd.DataFrame, parts: dict[str, Places], unused: Sequence[Any]) -> list[str]:
+    """A note about random ``parts`` of a table with dates."""
+    days = [str(name) for name in frame if frame[name].dtype.kind == "M" and name not in unused]
+    if len(parts) == 1 or not days:
+        return []
+    held = " and ".join(part for part in parts if part != "train")
+    return [f"{held} rows are random: with {days[0]!r} as date they are those of the last days"]
 
 
 def _ordered(frame: pd.DataFrame, kept: Places, date: str | None) -> tuple[Places, Any]:

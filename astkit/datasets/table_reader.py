@@ -47,6 +47,8 @@ PACKED: Mapping[str, Callable[..., Any]] = {
 }
 KINDS = {"number": "float64", "date": "datetime64[ns]", "words": "int32"}
 SEPARATORS = ",;\t|"
+CHECKED = 20
+"""Lines that runs of spaces divide into equally many cells, where they separate."""
 
 
 @dataclass
@@ -183,7 +185,10 @@ def _read(
     known = {*source.names, *names}
     for each in (*needed, *(drop if columns is None else ())):
         if each not in known:
-            faults.append(f"there is no column {each!r}: choose one of {_listed(source.names)}")
+            some = f"choose one of {_listed(source.names)}"
+            if each in source.index:
+                some = "it is the index, which reset_index() makes a column"
+            faults.append(f"there is no column {each!r}: {some}")
     if not rows and not faults:
         faults.append("it has no rows")
     decided = {n: scan.decide() for n, scan in zip(names, scans, strict=True) if n is not None}
@@ -318,9 +323,12 @@ class TextSource:
     Attributes:
         names: of the columns; ``faults`` and ``notes`` are known after a pass over the rows.
         comma: whether the separator suggests decimal commas.
+        index: names of what is no column; a file has none.
 
     Raises ``UnicodeDecodeError`` where the file has another encoding.
     """
+
+    index: Sequence[str] = ()
 
     def __init__(self, path: Path, encoding: str) -> None:
         self.path, self.encoding = path, encoding
@@ -363,7 +371,7 @@ class TextSource:
     def _rows(self, lines: list[str] | None = None) -> Iterator[list[str]]:
         """The rows below the header that have its length; ``lines`` as in `_records`."""
         wrong: list[tuple[int, int]] = []
-        repeated = 0
+        right = repeated = 0
         records = self._records(lines)
         header = next(records)
         if lines is not None:
@@ -371,6 +379,7 @@ class TextSource:
         try:
             for number, record in enumerate(records, 1):
                 if len(record) == len(header) and record != header:
+                    right += 1
                     yield record
                 elif len(record) == len(header):
                     repeated += 1
@@ -383,7 +392,13 @@ class TextSource:
         if wrong:
             shown = ", ".join(f"row {number} has {cells}" for number, cells in wrong[:SHOWN])
             more = f" and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
-            self.faults.append(f"its header has {len(header)} names, but {shown} cells{more}")
+            fault = f"its header has {len(header)} names, but {shown} cells{more}"
+            if not right and len(wrong) > 1:
+                fault += (
+                    f"; if its cells are not divided by {self.separator!r}, give the DataFrame that"
+                    " pandas.read_csv returns with the right sep"
+                )
+            self.faults.append(fault)
         if repeated:
             rows = "1 row repeats" if repeated == 1 else f"{repeated} rows repeat"
             self.notes.append(f"{rows} the header: left out")
@@ -396,7 +411,8 @@ class TextSource:
         width = None
         with unpacked(self.path, "rt", encoding=self.encoding, newline="") as file:
             read = file if lines is None else _kept(file, lines)
-            for record in csv.reader(read, delimiter=self.separator, strict=True):
+            sep, aligned = self.separator, self.separator == " "  # runs of spaces divide once
+            for record in csv.reader(read, delimiter=sep, skipinitialspace=aligned, strict=True):
                 if len(record) <= 1 and not any(record):
                     if lines is not None:
                         lines.clear()
@@ -427,6 +443,10 @@ def _separator(sample: str) -> str:
     best = max(counts, key=lambda each: counts[each])
     if counts[best] > 1:
         return best
+    first = csv.reader(sample.splitlines()[:CHECKED], delimiter=" ", skipinitialspace=True)
+    widths = {len([cell for cell in record if cell]) for record in first} - {0}
+    if len(widths) == 1 and widths != {1}:
+        return " "
     try:
         found = csv.Sniffer().sniff(sample).delimiter
     except csv.Error:  # a single column
@@ -440,6 +460,7 @@ class _FrameSource:
     comma, encoding = False, ""
 
     def __init__(self, frame: pd.DataFrame) -> None:
+        self.index = [str(name) for name in frame.index.names]
         self.names = [str(name).strip() for name in frame]
         self.faults: list[str] = []
         self.notes: list[str] = []
@@ -457,7 +478,9 @@ def _typed(column: pd.Series[Any]) -> Any:
 
     kinds = pd.api.types
     if kinds.is_datetime64_any_dtype(column):
-        return column.dt.tz_localize(None).to_numpy("datetime64[ns]")
+        if column.dt.tz is not None:  # as in files, where offsets may differ between rows
+            column = column.dt.tz_convert("UTC").dt.tz_localize(None)
+        return column.to_numpy("datetime64[ns]")
     if kinds.is_timedelta64_dtype(column):
         return column.dt.total_seconds().to_numpy("float64") / 86_400
     plain = kinds.is_numeric_dtype(column) and not kinds.is_complex_dtype(column)

@@ -85,6 +85,7 @@ def test_the_task_can_be_said() -> None:
         ([1, 2] * 30, {"task": "numbers"}, "task is 'numbers': give 'regression' or 'classes'"),
         (1e9 + np.arange(ROWS), {}, "which float32 does not resolve: subtract a constant"),
         ([f"w{row}" for row in range(101)], {}, "has 101 different values, more than 100 classes"),
+        ([f"{row} (?)" for row in range(101)], {}, r"no numbers: '0 \(\?\)', '1 \(\?\)', '2 "),
     ],
 )
 def test_what_cannot_be_predicted_is_refused(values: list, options: dict, sentence: str) -> None:
@@ -167,7 +168,8 @@ def test_a_later_table_is_encoded_as_the_first(tmp_path: Path) -> None:
     assert test.labelled
     assert test.notes[0] == f"{tmp_path / 'later.csv'} has further columns, left out: extra"
     assert test.notes[1] == "columns that are absent count as missing: size"
-    assert "column 'kind' has words that no training row has: 'castle'" in test.notes
+    said = "column 'kind' has words that no training row has, read as \"other\": 'castle'"
+    assert said in test.notes
     again = Table(frame(), like=train)
     assert torch.equal(again.inputs(torch.arange(ROWS)), train.inputs(torch.arange(ROWS)))
 

@@ -49,6 +49,22 @@ def test_classes_have_equal_shares_and_rare_ones_are_left_out() -> None:
     ]
 
 
+def test_a_class_that_may_stand_for_a_missing_label_is_named() -> None:
+    notes = divide_table(frame(y=["a", "b", "c", "NA"] * 100), "y").train.notes
+    assert notes == [
+        "'NA' is a class, of 100 rows: where it stands for a missing label, empty these cells"
+    ]
+
+
+def test_random_parts_of_a_table_with_dates_are_named() -> None:
+    dated = frame(when=pd.date_range("2024", periods=ROWS))
+    said = "validation rows are random: with 'when' as date they are those of the last days"
+    assert divide_table(dated, "y").train.notes == [f"test and {said}"]
+    assert divide_table(dated, "y", test=dated[:5]).train.notes == [said]
+    for options in ({"date": "when"}, {"drop": ["when"]}, {"in_order": True}):
+        assert divide_table(dated, "y", **options).train.notes == []
+
+
 def test_parts_by_date_meet_between_two_days() -> None:
     days = np.random.default_rng(1).permutation(ROWS) // 8  # eight rows a day, in no order
     moments = pd.Timestamp("2024-03-01") + pd.to_timedelta(days * 24 + np.arange(ROWS) % 24, "h")

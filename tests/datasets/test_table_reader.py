@@ -109,6 +109,10 @@ def test_marks_of_missing_numbers_are_missing(tmp_path: Path, mark: str) -> None
         ("1,2\n" * 9, "its first line holds numbers, not names"),
         ("# made by hand\na,y\n" + "1,2\n" * 9, "its header has 1 names, but row 1 has 2"),
         ("a,y\n", "it has no rows"),
+        (
+            "a\tb\ty\n" + "1 2 3\n" * 9,
+            "; if its cells are not divided by '\\t', give the DataFrame",
+        ),
     ],
 )
 def test_faults_of_a_file_are_named(tmp_path: Path, text: str, fault: str) -> None:
@@ -139,6 +143,19 @@ def test_empty_cells_beyond_the_header_and_spaces_around_cells_go(tmp_path: Path
     frame = read_table(written(tmp_path, text)).frame
     assert list(frame) == ["a", "c", "y"]
     assert set(frame["c"]) == {"x"}
+
+
+def test_columns_may_be_aligned_by_spaces(tmp_path: Path) -> None:
+    lines = ["name      age", *(f"  w{row:<8} {row:>3} " for row in ROWS)]
+    read = read_table(written(tmp_path, "\n".join(lines)))
+    assert read.frame["age"].tolist() == [*ROWS]
+    assert read.frame["name"][79] == "w79"
+
+
+def test_an_index_that_is_asked_for_is_no_column() -> None:
+    indexed = pd.DataFrame({"a": ROWS}, index=pd.RangeIndex(80, name="day"))
+    with pytest.raises(ValueError, match="no column 'day': it is the index, which reset_index"):
+        read_table(indexed, needed=["day"])
 
 
 def test_a_nameless_column_that_counts_the_rows_is_left_out(tmp_path: Path) -> None:
@@ -204,7 +221,7 @@ def test_columns_of_a_frame_keep_what_they_hold() -> None:
     ] * 4
     assert frame["hours"].tolist()[:2] == [0.5, 1]
     assert frame["whole"].isna().tolist() == [False, True, False]
-    assert frame["moment"][0] == pd.Timestamp("2024-01-31")
+    assert frame["moment"][0] == pd.Timestamp("2024-01-30 23:00")  # UTC
     assert frame["kind"].tolist()[:2] == ["a", "b"]
     assert frame["flag"].tolist() == ["True", "False", "True"]
     assert frame["id"].nunique() == 3
@@ -216,6 +233,7 @@ def test_frames_parquet_and_packed_files_are_read_alike(tmp_path: Path) -> None:
     frame = pd.DataFrame(
         {"a": [1.5, None] * 40, "c": ["x", None] * 40, "d": pd.date_range("2024", periods=80)}
     )
+    frame["e"] = frame["d"].dt.tz_localize("Europe/Berlin")
     frame.to_parquet(tmp_path / "t.parquet")
     packed = tmp_path / "t.csv.gz"
     packed.write_bytes(gzip.compress(frame.to_csv(index=False).encode()))
