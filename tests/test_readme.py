@@ -60,6 +60,7 @@ def whole(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bo
 
         monkeypatch.setattr(aim, "_weights_and_forecast", weigh_once)
         monkeypatch.setitem(estimators.TREES, "max_bins", 8)
+        monkeypatch.setitem(TREES, "max_iter", 3)
         monkeypatch.setattr(
             aim, "best_power", lambda *_: PowerForecast(5.0, 1.0, "% of the RMSE", 1.0)
         )
@@ -102,7 +103,6 @@ def test_readme_runs_from_top_to_bottom(
     script = ready(PAGES[ROOT / "README.md"])
     if not whole:
         script = script.replace("epochs=10", "epochs=1, seeds=1")
-        monkeypatch.setitem(TREES, "max_iter", 3)
     monkeypatch.chdir(tmp_path)
     exec(compile(script, "README.md", "exec"), {"__name__": "__main__"})
     lines = capsys.readouterr().out.splitlines()

@@ -49,7 +49,7 @@ def describe_run(run: Trainer) -> dict[str, Any]:
         {**group, "lr": lr, "params": [names[each] for each in group["params"]]}
         for group, lr in zip(run.optimizer.param_groups, optimisation.rates.base, strict=True)
     ]
-    held = run.validation
+    validation = run.validation
     return {
         "trainer": type(run).__name__,
         "processes": distributed.world(),
@@ -70,7 +70,7 @@ def describe_run(run: Trainer) -> dict[str, Any]:
         **{f"data.{name}": plain(getattr(run.train_data, name, None)) for name in LAYOUT},
         "data.old": getattr(getattr(run.train_data, "data", None), "old_rows", None),
         "data.labels": label_counts(run.train_data),
-        "validation": [getattr(held, "num_samples", None), label_counts(held)],
+        "validation": [getattr(validation, "num_samples", None), label_counts(validation)],
     }
 
 

@@ -39,7 +39,7 @@ Function = Callable[..., Any]
 
 
 @dataclass
-class Recorded:
+class ShapeGraph:
     """One shape: its calls so far, and, once recorded, the graph with its inputs and outputs."""
 
     calls: int = 0
@@ -84,7 +84,7 @@ class StepGraphs:
         self._optimizer_state: Any = None
         self._vain = 0
         self._full = False
-        self._shapes: dict[object, Recorded] = {}
+        self._shapes: dict[object, ShapeGraph] = {}
         self.drop()
 
     def step(
@@ -143,7 +143,7 @@ class StepGraphs:
     def _called(self, name: str, function: Function, inputs: tuple[Any, ...]) -> Any:
         """A real call, or its replay."""
         modes = tuple([module.training for module in self._modules])
-        shape = self._shapes.setdefault((name, modes, *map(_shape, inputs)), Recorded())
+        shape = self._shapes.setdefault((name, modes, *map(_shape, inputs)), ShapeGraph())
         if shape.graph is None:
             if shape.calls < WARMUP:
                 return self._warm(shape, function, inputs)
@@ -212,7 +212,7 @@ class StepGraphs:
         steps = self.optimizer
         return bool(steps._optimizer_step_pre_hooks or steps._optimizer_step_post_hooks)
 
-    def _warm(self, shape: Recorded, function: Function, inputs: tuple[Any, ...]) -> Any:
+    def _warm(self, shape: ShapeGraph, function: Function, inputs: tuple[Any, ...]) -> Any:
         """A real call, on the stream that records; the last one watches for waits."""
         shape.calls += 1
         with self._beside(), self._on_device(capturable=False):
@@ -224,7 +224,7 @@ class StepGraphs:
             self.end("the model, the criterion or the optimizer waits for the device in a step")
         return outputs
 
-    def _record(self, shape: Recorded, function: Function, inputs: tuple[Any, ...]) -> bool:
+    def _record(self, shape: ShapeGraph, function: Function, inputs: tuple[Any, ...]) -> bool:
         """Record a call, which is not executed; whether that was possible."""
         if sum(each.graph is not None for each in self._shapes.values()) >= SHAPES:
             if not self._full:

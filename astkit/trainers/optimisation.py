@@ -71,7 +71,7 @@ class FiniteCheck:
             raise not_finite("training loss or the gradient", "not finite")
 
 
-class Waiting:
+class Accumulated:
     """Gradients that were accumulated and wait for a step.
 
     Attributes:
@@ -217,8 +217,8 @@ class Optimisation(ForwardPasses):
             all learning rates, see `Rates`.
 
     Attributes:
-        rates: learning rates; ``finite``: the check of losses and gradients; ``waiting``: gradients
-            that wait for a step.
+        rates: learning rates; ``finite``: the check of losses and gradients; ``accumulated``:
+            gradients that wait for a step.
         steps: optimizer steps that changed weights; ``skipped``: those skipped by the scaler.
         undecided: whether `decide` is still to be called; ``replayed``: steps that were replayed.
     """
@@ -250,7 +250,7 @@ class Optimisation(ForwardPasses):
         check_parameters(self.model, self.optimizer, criterion)
         self.rates = Rates(self.optimizer, config, scheduler, schedule_steps, lr_scale)
         self.finite = FiniteCheck(self.model, self.optimizer)
-        self.waiting = Waiting(self.model)
+        self.accumulated = Accumulated(self.model)
         self.scaler: GradScaler | None = None
         if config.precision == "fp16":
             if not real:
@@ -275,7 +275,7 @@ class Optimisation(ForwardPasses):
     @property
     def pending(self) -> int:
         """Batches accumulated since the latest step."""
-        return self.waiting.pending
+        return self.accumulated.pending
 
     # --- training ---
 
@@ -299,7 +299,7 @@ class Optimisation(ForwardPasses):
         """
         self._predictions = []
         if self.graphs is not None:
-            recorded = self._recorded_step(batch, weight, normaliser)
+            recorded = self._graph_step(batch, weight, normaliser)
             if recorded is not None:
                 return recorded
         try:
@@ -331,22 +331,22 @@ class Optimisation(ForwardPasses):
         """
         if normaliser is None:
             normaliser = float(batch.rows) if weight is None else weight.sum()
-        waiting = self.waiting
-        if not waiting.rows:  # gradients of other code
-            for parameter in waiting.parameters:
+        accumulated = self.accumulated
+        if not accumulated.rows:  # gradients of other code
+            for parameter in accumulated.parameters:
                 parameter.grad = None
         # sums are divided before the step; without accumulation, earlier and at no cost
-        waiting.summed = summed or self.config.accumulation_steps > 1
-        divisor = 1.0 if waiting.summed else _above_0(normaliser)
+        accumulated.summed = summed or self.config.accumulation_steps > 1
+        divisor = 1.0 if accumulated.summed else _above_0(normaliser)
         losses: Tensor = self.retry_smaller(self._passes, weight, batch, divisor)
-        waiting.total = waiting.total + normaliser
-        waiting.rows += len(losses)
+        accumulated.total = accumulated.total + normaliser
+        accumulated.rows += len(losses)
         return losses
 
     def _passes(self, weight: Tensor | None, batch: Batch, divisor: float | Tensor) -> Tensor:
         """Add the gradient of a batch; if it fails, those that waited are left as they were."""
         waiting = []
-        if self.waiting.rows:
+        if self.accumulated.rows:
             parameters = [p for p in self.model.parameters() if p.grad is not None]
             waiting = [(p, p.grad.clone()) for p in parameters if p.grad is not None]
         try:
@@ -399,7 +399,7 @@ class Optimisation(ForwardPasses):
         self.undecided = False
         self.use(choose_graphs(self, flops))
 
-    def _recorded_step(
+    def _graph_step(
         self, batch: Batch, weight: Tensor | None, normaliser: float | Tensor | None
     ) -> Tensor | None:
         """As `train`, by a graph; ``None`` if the batch is not for one."""
@@ -407,7 +407,7 @@ class Optimisation(ForwardPasses):
         if normaliser is None:
             normaliser = float(batch.rows) if weight is None else weight.sum()
         empty = not isinstance(normaliser, Tensor) and not normaliser
-        if batch.rows < 2 or empty or self.waiting.rows or self.pending:
+        if batch.rows < 2 or empty or self.accumulated.rows or self.pending:
             return None
         taken, replayed = self.steps, self.graphs.replayed
         done = self.graphs.step(self._whole_step, batch, weight, normaliser)
@@ -424,9 +424,9 @@ class Optimisation(ForwardPasses):
         self, batch: Batch, weight: Tensor | None, normaliser: float | Tensor
     ) -> tuple[Tensor, bool]:
         """A step in which the host decides nothing; its losses, and whether weights changed."""
-        for parameter in self.waiting.parameters:  # so that backward writes gradients, not adds
+        for parameter in self.accumulated.parameters:  # so that backward writes gradients, not adds
             parameter.grad = None
-        self.waiting.summed, self.finite.unread = False, True
+        self.accumulated.summed, self.finite.unread = False, True
         try:
             losses = self._backward(batch, weight, _above_0(normaliser))
             with self.ledger.phase("optimizer"):
@@ -453,18 +453,18 @@ class Optimisation(ForwardPasses):
 
     def end_batch(self) -> None:
         """Count a batch; step after every ``accumulation_steps`` batches."""
-        self.waiting.pending += 1
-        if self.waiting.pending >= self.config.accumulation_steps:
+        self.accumulated.pending += 1
+        if self.accumulated.pending >= self.config.accumulation_steps:
             with self.ledger.phase("optimizer"):
                 self.flush()
 
     def flush(self) -> None:
         """Step with the accumulated gradients; does nothing without rows or weight."""
         try:
-            if self.waiting.weighted and self._step():
+            if self.accumulated.weighted and self._step():
                 self.rates.after_step()
         finally:  # a rejected gradient must not be accumulated further
-            self.waiting.clear()
+            self.accumulated.clear()
 
     def _step(self) -> bool:
         """Divide, check and clip the gradients, and step; false if there are none."""
@@ -479,8 +479,8 @@ class Optimisation(ForwardPasses):
         if self.scaler is not None:
             self.scaler.unscale_(self.optimizer)
         gradients = [p.grad for p in trained]
-        if self.waiting.summed:
-            torch._foreach_div_(gradients, _above_0(self.waiting.total))
+        if self.accumulated.summed:
+            torch._foreach_div_(gradients, _above_0(self.accumulated.total))
         # torch 2.9 has no norm of sparse ones
         values = [each.coalesce().values() if each.is_sparse else each for each in gradients]
         norm, known = nn.utils.get_total_norm(values), math.inf
@@ -496,7 +496,7 @@ class Optimisation(ForwardPasses):
             overflow = self.scaler.get_scale() < before
             self.skipped += overflow
             self.steps += not overflow
-            self._lost += self.waiting.rows if overflow else 0
+            self._lost += self.accumulated.rows if overflow else 0
         else:
             if self.finite.broken is not None:
                 self.optimizer.found_inf = self.finite.broken.float()  # type: ignore[attr-defined]
@@ -522,7 +522,7 @@ class Optimisation(ForwardPasses):
         self.rates.restore()
         if hasattr(self.optimizer, "found_inf"):  # else it would never step again
             del self.optimizer.found_inf
-        if not self.waiting.rows:
+        if not self.accumulated.rows:
             self.model.zero_grad(set_to_none=True)
 
     def weights(self) -> dict[str, Any]:
@@ -550,14 +550,14 @@ class Optimisation(ForwardPasses):
         if self.scaler is not None:
             state["scaler"] = self.scaler.state_dict()
         state |= self.rates.state_dict()
-        if self.waiting.rows or self.pending:  # a batch without rows counts as well
+        if self.accumulated.rows or self.pending:  # a batch without rows counts as well
             named = self.model.named_parameters()
             gradients = {n: p.grad.to_dense() for n, p in named if p.grad is not None}
-            state["waiting"] = {
-                "total": float(self.waiting.total),
-                "rows": self.waiting.rows,
+            state["accumulated"] = {
+                "total": float(self.accumulated.total),
+                "rows": self.accumulated.rows,
                 "pending": self.pending,
-                "gradients": gradients if self.waiting.rows else {},
+                "gradients": gradients if self.accumulated.rows else {},
             }
         return state
 
@@ -567,21 +567,22 @@ class Optimisation(ForwardPasses):
             self.graphs.drop()
         self.model.zero_grad(set_to_none=True)
         self.finite.broken = None
-        self.waiting.clear()
+        self.accumulated.clear()
         self.steps, self.skipped = state["steps"], state["skipped"]
         self.resume(state["micro_batch"])
         if self.scaler is not None and "scaler" in state:
             self.scaler.load_state_dict(state["scaler"])
         self.rates.load_state_dict(state)
-        if waiting := state.get("waiting"):
-            self.waiting.rows, self.waiting.total = waiting["rows"], waiting["total"]
-            self.waiting.summed = True
-            self.waiting.pending = waiting["pending"]
+        if accumulated := state.get("accumulated"):
+            self.accumulated.rows = accumulated["rows"]
+            self.accumulated.total = accumulated["total"]
+            self.accumulated.summed = True
+            self.accumulated.pending = accumulated["pending"]
             if self.scaler is not None:  # its scale is there from the first use on
                 self.scaler.scale(torch.zeros((), device=next(self.model.parameters()).device))
             for name, parameter in self.model.named_parameters():
-                if name in waiting["gradients"]:
-                    gradient = waiting["gradients"][name].to(parameter.device, parameter.dtype)
+                if name in accumulated["gradients"]:
+                    gradient = accumulated["gradients"][name].to(parameter.device, parameter.dtype)
                     parameter.grad = torch.empty_like(parameter).copy_(gradient)  # likewise
 
 

@@ -34,7 +34,7 @@ class Reports:
         self.observers: list[Any] = [history, *observers]
         self.need_outputs = any(getattr(each, "needs_outputs", False) for each in observers)
         self.watchers = [each.watch for each in self.observers if hasattr(each, "watch")]
-        self.waiting: list[StepRecord] = []
+        self.unseen: list[StepRecord] = []
         self.every, self._sent = every, 0.0
         self.seconds = NOTEBOOK_SECONDS if in_notebook() else math.inf
         self._chosen: list[Selection | None] = []  # of these batches
@@ -48,9 +48,9 @@ class Reports:
 
     def keep(self, record: StepRecord, chosen: Selection | None = None) -> bool:
         """Keep the record of a batch until it is sent; returns whether it is time to."""
-        self.waiting.append(record)
+        self.unseen.append(record)
         self._chosen.append(chosen)
-        if len(self.waiting) >= self.every or record.step == 1:
+        if len(self.unseen) >= self.every or record.step == 1:
             return True
         return time.perf_counter() - self._sent > self.seconds
 
@@ -59,7 +59,7 @@ class Reports:
 
         ``shown`` and scores go to observers that are ``live``, and are not kept.
         """
-        records, self.waiting = self.waiting, []
+        records, self.unseen = self.unseen, []
         scores = self._scores()
         found = _fetched([*(record.metrics for record in records), *scores])
         own, scores = found[: len(records)], found[len(records) :]

@@ -21,9 +21,9 @@ from astkit.trainers.evaluation import Metric
 from astkit.trainers.history import History
 from astkit.trainers.optimisation import Optimisation
 from astkit.trainers.reports import Reports
-from astkit.trainers.saves import Saves
+from astkit.trainers.run_checkpoints import RunCheckpoints
 from astkit.trainers.steering import Steering
-from astkit.trainers.validation import Validation
+from astkit.trainers.validation import Validator
 
 COUNTS = ("step", "progress", "done")
 STATEFUL = (
@@ -34,7 +34,7 @@ STATEFUL = (
     "costs",
     "reports",
     "steering",
-    "held",
+    "validator",
 )
 """Attributes of a run that a checkpoint saves: plain values, and parts with a state."""
 
@@ -44,7 +44,8 @@ class RunState:
     """A run: its settings, its parts, and how far it is. `Trainer` builds it and trains.
 
     Attributes:
-        batches: the training data, and the place in them; ``held``: the validation data.
+        batches: the training data, and the place in them.
+        validator: the validation data, and early stopping by them.
         optimisation: model, criterion and optimizer; ``model``: without DistributedDataParallel.
         ledger: what was spent; ``costs``: FLOPs of a row.
         reports: history and observers; ``steering``: changes of the policy's settings.
@@ -57,13 +58,13 @@ class RunState:
     budget: Budget
     policy: Policy
     batches: Batches
-    held: Validation
+    validator: Validator
     optimisation: Optimisation
     ledger: Ledger
     costs: Costs
     reports: Reports
     steering: Steering
-    saves: Saves | None
+    saves: RunCheckpoints | None
     step: int = 0
     progress: float = 0.0
     done: bool = False
@@ -106,12 +107,12 @@ class RunState:
     @property
     def validation(self) -> BatchSource | None:
         """The validation data as batches."""
-        return self.held.source
+        return self.validator.source
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
         """The further metrics."""
-        return self.held.metrics
+        return self.validator.metrics
 
     @property
     def epoch(self) -> int:
@@ -121,7 +122,7 @@ class RunState:
     def report(self) -> None:
         """Send the records since the last report to the observers; waits for the device."""
         self.optimisation.check()  # raises if a loss or gradient was not finite
-        if self.reports.waiting:
+        if self.reports.unseen:
             self.ledger.settle()
             energy = self.ledger.energy()
             shown = {}
@@ -145,9 +146,9 @@ class RunState:
         return self.saves.folder
 
     def _place(self) -> tuple[object, ...]:
-        return self.step, self.epoch, self.done, self.steering.waiting()
+        return self.step, self.epoch, self.done, dict(self.steering.requested)
 
-    def _open(self, saves: Saves, description: Mapping[str, Any], resume: bool) -> None:
+    def _open(self, saves: RunCheckpoints, description: Mapping[str, Any], resume: bool) -> None:
         """Continue from the newest checkpoint if requested."""
         found = saves.open(description, resume)
         if found is None:

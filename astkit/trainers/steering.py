@@ -28,7 +28,7 @@ class Steering:
     events of an earlier run, or their records, which are applied again at the same steps.
 
     Attributes:
-        replay: events that are left; ``wanted``: values that wait for the next batch, by name.
+        replay: events that are left; ``requested``: values that wait for the next batch, by name.
 
     Raises ``ValueError`` for ``replay`` of a policy without settings.
     """
@@ -39,7 +39,7 @@ class Steering:
         self.replay = sorted(given, key=lambda event: event.step)
         for event in self.replay:
             self._check(event.name)
-        self.wanted: dict[str, Any] = {}
+        self.requested: dict[str, Any] = {}
         self._lock = threading.Lock()
 
     def put(self, name: str, value: Any) -> None:
@@ -51,7 +51,7 @@ class Steering:
             )
         self._check(name)
         with self._lock:
-            self.wanted[name] = value
+            self.requested[name] = value
 
     def _check(self, name: str) -> None:
         if not overrides(self.policy, "steer"):
@@ -69,8 +69,8 @@ class Steering:
         # earlier ones are part of the loaded state
         self.replay = [event for event in self.replay if event.step > step]
         with self._lock:
-            due += [Event(step, name, value) for name, value in self.wanted.items()]
-            self.wanted = {}
+            due += [Event(step, name, value) for name, value in self.requested.items()]
+            self.requested = {}
         made = []
         for event in due:
             try:
@@ -81,11 +81,6 @@ class Steering:
         self.events += made
         return made
 
-    def waiting(self) -> dict[str, Any]:
-        """The changes that wait for the next batch."""
-        with self._lock:
-            return dict(self.wanted)
-
     def end(self, step: int) -> None:
         """Warn for events of ``replay`` that a run of ``step`` batches did not reach."""
         if left := [event for event in self.replay if event.step >= step]:
@@ -93,12 +88,15 @@ class Steering:
 
     def state_dict(self) -> dict[str, Any]:
         """The applied changes, and those that wait for the next batch."""
-        return {"events": [asdict(event) for event in self.events], "wanted": self.waiting()}
+        return {
+            "events": [asdict(event) for event in self.events],
+            "requested": dict(self.requested),
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore ``state``."""
         self.events = [Event(**each) for each in state["events"]]
-        self.wanted = dict(state["wanted"])
+        self.requested = dict(state["requested"])
 
 
 def _event(step: int, name: str, value: Any, **rest: Any) -> Event:

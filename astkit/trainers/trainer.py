@@ -35,15 +35,15 @@ from astkit.trainers.evaluation import Evaluation, Measured, Metrics, check_undi
 from astkit.trainers.fingerprint import describe_run
 from astkit.trainers.first_batch import check_batch, check_rows_known, initialise
 from astkit.trainers.history import History, Observer, StepRecord
-from astkit.trainers.limits import TIME_BUDGET, TimeIsUp, interrupt_held, time_is_up
 from astkit.trainers.optimisation import Optimisation
 from astkit.trainers.progress import TrainingBar, follow
 from astkit.trainers.reports import Reports
+from astkit.trainers.run_checkpoints import RunCheckpoints
 from astkit.trainers.run_state import RunState
-from astkit.trainers.saves import Saves
 from astkit.trainers.steering import Event, Steering
 from astkit.trainers.step import StepResult
-from astkit.trainers.validation import Validation
+from astkit.trainers.stopping import TIME_BUDGET, TimeIsUp, deferred_interrupt, time_is_up
+from astkit.trainers.validation import Validator
 
 
 class Trainer(RunState):
@@ -145,9 +145,9 @@ class Trainer(RunState):
         device, seed = choose_device(device), config.seed
         train = train if target is None else joined(train, target)
         source = as_loader(train, device, config.batch_size, seed=seed)
-        held = Validation(validation, metrics, device, config, validates, stop_after)
+        validator = Validator(validation, metrics, device, config, validates, stop_after)
         policy = as_policy(policy, seed) or Policy()
-        batches = Batches(source, policy, held.source, device, seed)
+        batches = Batches(source, policy, validator.source, device, seed)
         initialise(model, batches.peek, device, seed)
         ledger = Ledger(synchronize=synchronizer(device), meter=meter)
         reports = Reports(History(), observers, config.report_every)
@@ -169,18 +169,18 @@ class Trainer(RunState):
             budget=budget or Budget(epochs=epochs),
             policy=policy,
             batches=batches,
-            held=held,
+            validator=validator,
             optimisation=optimisation,
             ledger=ledger,
             costs=Costs(optimisation.model, flops),
             reports=reports,
             steering=Steering(policy, replay),
-            saves=None if checkpoints is None else Saves(checkpoints),
+            saves=None if checkpoints is None else RunCheckpoints(checkpoints),
         )
         features = None
-        if hasattr(held.source, "order"):
-            assert held.source is not None
-            features = ModelFeatures(self.model, source, held.source, device, self.ready)
+        if hasattr(validator.source, "order"):
+            assert validator.source is not None
+            features = ModelFeatures(self.model, source, validator.source, device, self.ready)
         batches.epoch.inform(features, self.budget.flops)
         self.targets: Targets | None = None
         if self.saves is not None:
@@ -197,7 +197,7 @@ class Trainer(RunState):
         """
         check_types(progress=(progress, bool | None))
         bar = TrainingBar(self, progress)
-        with interrupt_held() as interrupted, bar, closing(follow(self, bar.show)) as steps:
+        with deferred_interrupt() as interrupted, bar, closing(follow(self, bar.show)) as steps:
             for _ in steps:
                 if interrupted():
                     break
@@ -237,7 +237,7 @@ class Trainer(RunState):
         modes = [(module, module.training) for module in self.model.modules()]
         with ExitStack() as leaving:  # calls all, in reverse, even if one raises
             if self.saves is not None:
-                leaving.enter_context(self.saves.held())
+                leaving.enter_context(self.saves.locked())
             for observer in self.reports.observers:
                 leaving.callback(observer.close)
             leaving.callback(self.ledger.settle)  # seconds may be read from here on
@@ -303,7 +303,7 @@ class Trainer(RunState):
 
     def _prepare(self, batch: Batch) -> BatchFlops:
         """Make what is due before a step; returns the cost of its rows."""
-        if self.steering.replay or self.steering.wanted:
+        if self.steering.replay or self.steering.requested:
             self._steer()
         if batch.index is None:
             check_rows_known(self.policy)
@@ -543,16 +543,16 @@ class Trainer(RunState):
         }
         record = StepRecord(self.step, "epoch", metrics | validated)
         self.reports.log(record)
-        stopped = self.held.should_stop(validated, self.model)
+        stopped = self.validator.should_stop(validated, self.model)
         self.done = stopped or self.progress >= 1.0
         if self.done:
-            self.held.restore(self.model)
+            self.validator.restore(self.model)
             self.steering.end(self.step)
         return record
 
     def validate(self) -> dict[str, Any]:
         """Metrics of the validation data, or a sample of them, prefixed with ``val_``."""
-        if self.validation is None or not self.held.each_epoch:
+        if self.validation is None or not self.validator.each_epoch:
             return {}
         values = self.measure_validation().values()
         del values["samples"], values["accuracy_interval"]
@@ -561,7 +561,7 @@ class Trainer(RunState):
     def measure_validation(self) -> Measured:
         """Values of the validation rows, or the sample of them that is evaluated."""
         assert self.validation is not None
-        return self.measure(self.validation, self.held.rows)
+        return self.measure(self.validation, self.validator.rows)
 
     def evaluate(self, data: Any) -> dict[str, Any]:
         """Metrics of one pass over ``data``, such as the test split; not counted as training.

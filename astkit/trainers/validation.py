@@ -16,7 +16,7 @@ from astkit.trainers.evaluation import Metric, Metrics, as_metrics
 from astkit.trainers.first_batch import sampled_rows
 
 
-class Validation:
+class Validator:
     """What is evaluated after each epoch, and the best epoch so far.
 
     Args:

@@ -68,9 +68,9 @@ class Run:
 
     def drive(self, screen: Screen | None = None) -> None:
         """Train to the end; ``screen`` is kept up to date. Raises what training raises."""
-        from astkit.trainers.limits import interrupt_held  # imports torch
+        from astkit.trainers.stopping import deferred_interrupt  # imports torch
 
-        with self._training(screen), interrupt_held() as interrupted:
+        with self._training(screen), deferred_interrupt() as interrupted:
             with closing(self.trainer.steps()) as steps:
                 for _ in steps:
                     if screen is not None:

@@ -32,7 +32,7 @@ from astkit.datasets import Batch, Images, Loader, load
 from astkit.gating import Gate, Policy, RunInfo, Selection
 from astkit.profiling.flops import BatchFlops, PassFlops
 from astkit.trainers import Budget, Metric, SampleBySampleTrainer, TrainConfig, Trainer
-from astkit.trainers.optimisation import Waiting
+from astkit.trainers.optimisation import Accumulated
 from tests.gating.syncs import Syncs
 from tests.trainers.states import (
     Given,
@@ -589,9 +589,9 @@ def test_40_steps_read_nothing_from_the_device(
     )
     flagged(monkeypatch, trainer.optimisation)
     # a total that is a tensor lies on the device
-    weighted = Waiting.weighted.fget
+    weighted = Accumulated.weighted.fget
     away = property(lambda each: isinstance(each.total, Tensor) or weighted(each))
-    monkeypatch.setattr(Waiting, "weighted", away)
+    monkeypatch.setattr(Accumulated, "weighted", away)
     steps = trainer.steps()
     next(steps)  # the first batch is checked, counted and reported
     with Syncs() as syncs:

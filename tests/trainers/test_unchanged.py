@@ -51,13 +51,13 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
 def recorded(policy: Policy, visits: dict[bool, list[Tensor]]) -> Policy:
     """``policy``, whose rows trained on (``True``) and only scored are kept in ``visits``."""
 
-    class Recorded(type(policy)):
+    class ShapeGraph(type(policy)):
         def observe(self, visit: Visit) -> None:
             if self is policy:  # a copy only describes the run
                 visits[visit.trained].append(visit.index)
             super().observe(visit)
 
-    policy.__class__ = Recorded
+    policy.__class__ = ShapeGraph
     return policy
 
 

@@ -79,7 +79,7 @@ def test_without_metrics_the_loss_counts_and_without_stopping_nothing_is_restore
     assert run.evaluate(DATA)["loss"] == pytest.approx(min(losses))
     free = trainer([], metrics=None, config=config, lr=None)
     free.run()
-    assert free.held.weights == {}
+    assert free.validator.weights == {}
 
 
 def test_the_best_epoch_is_resumed(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_the_best_epoch_is_resumed(tmp_path: Path) -> None:
     whole.run()
     leave_after(trainer([], checkpoints=tmp_path, **options), 10)
     second = trainer([], checkpoints=tmp_path, resume=True, **options)
-    assert second.held.best is not None
+    assert second.validator.best is not None
     second.run()
     assert second.step == whole.step
     assert same(weights(second), weights(whole))

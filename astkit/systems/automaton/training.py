@@ -153,7 +153,7 @@ class AutomatonTrainer(Trainer):
 
     def validate(self) -> dict[str, Any]:
         """`evaluate` on the task's fixed samples, names prefixed with ``val_``."""
-        metrics = self.evaluate(self.task.evaluation()) if self.held.each_epoch else {}
+        metrics = self.evaluate(self.task.evaluation()) if self.validator.each_epoch else {}
         return {f"val_{name}": value for name, value in metrics.items()}
 
     def evaluate(self, data: Any) -> dict[str, Any]:

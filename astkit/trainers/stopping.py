@@ -48,7 +48,7 @@ def time_is_up() -> bool:
 
 
 @contextmanager
-def interrupt_held() -> Iterator[Callable[[], bool]]:
+def deferred_interrupt() -> Iterator[Callable[[], bool]]:
     """Hold an interrupt (SIGINT) back within a block; yields whether one was received.
 
     A second interrupt takes effect at once, as for a loader that hangs.

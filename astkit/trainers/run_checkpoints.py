@@ -18,7 +18,7 @@ Found = tuple[Path, dict[str, Any]]
 """Path and state of a checkpoint."""
 
 
-class Saves:
+class RunCheckpoints:
     """Reads and writes the checkpoints of one run, with what describes the run.
 
     Attributes:
@@ -51,7 +51,7 @@ class Saves:
         return found
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def locked(self) -> Iterator[None]:
         """Lock the folder within a block."""
         self.checkpoints.hold()
         try:
