@@ -17,7 +17,7 @@ from astkit.widgets.style import (
     SOFT,
     Picture,
     Table,
-    legend_beside,
+    legend_outside,
     line,
     lines,
     name_seeds,
@@ -247,7 +247,7 @@ def values_by_cost(curves: Table, metric: str = "accuracy", rows: int | None = N
         axis.xaxis.set_major_locator(MaxNLocator(6))
     words = "mean of {} seeds, shaded from the lowest to the highest"
     name_seeds(figure, table["seed"].nunique(), words, f"{rows:,} validation rows" if rows else "")
-    legend_beside(figure, figure.axes[0])
+    legend_outside(figure, figure.axes[0])
     return figure
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import EngFormatter, MaxNLocator
+from matplotlib.ticker import EngFormatter
 
 from astkit.widgets.style import (
     COLOURS,
@@ -28,7 +28,7 @@ from astkit.widgets.style import (
     WIDTH,
     Picture,
     Table,
-    legend_beside,
+    legend_outside,
     line,
     name_seeds,
     picture,
@@ -41,8 +41,8 @@ GAP, LABEL = 0.12, 2.2  # in units of the side of the square that an image of a 
 FEWEST = 8  # images that a row has room for
 CAPTION, LETTER = 0.14, 0.065  # inches of a line of a caption, and of its letters
 
-PARTS = {"score": 1, "forward": 3, "backward": 4}
-"""Parts of a bar, and the places of their colours and hatches."""
+PARTS = {"score": "#1B2440", "forward": "#5F7F95", "backward": "#C3D0D8"}
+"""Parts of a bar, and their colours: one hue, ever lighter."""
 
 
 @styled
@@ -52,47 +52,25 @@ def cost_breakdown(results: Table) -> Picture:
     If a method is named "dense", the number next to a bar is the ratio to its total.
 
     Args:
-        results: columns ``arm``, ``flops_scoring``, ``flops_forward``, ``flops_backward``;
-            ``seconds`` of an epoch for a second panel, with whiskers from the fastest seed to the
-            slowest.
+        results: columns ``arm``, ``flops_scoring``, ``flops_forward``, ``flops_backward``.
     """
     columns = {"flops_scoring": "score", "flops_forward": "forward", "flops_backward": "backward"}
-    table = pd.DataFrame(results)
-    means = table.groupby("arm", sort=False)[list(columns)].mean().rename(columns=columns)
-    panels = 1 + ("seconds" in table)
-    figure = picture(panels, height=1.4 + 0.42 * len(means))
+    means = pd.DataFrame(results).groupby("arm", sort=False)[list(columns)].mean()
+    means = means.rename(columns=columns)
+    figure = picture(height=1.4 + 0.34 * len(means))
     axis = figure.axes[0]
     left = pd.Series(0.0, index=means.index)
-    for part, place in PARTS.items():
-        bar: dict[str, Any] = {"color": COLOURS[place], "hatch": HATCHES[place], "edgecolor": PAPER}
-        axis.barh(range(len(means)), means[part], left=left, label=part, lw=0.8, **bar)
+    for part, colour in PARTS.items():
+        axis.barh(range(len(means)), means[part], left=left, label=part, color=colour)
         left = left + means[part]
     _name_rows(axis, means.index)
-    _name_ratios(axis, left)
-    axis.set(title="FLOPs of an epoch, by part", xlabel="FLOPs, 2 per multiply-add")
+    axis.set_xlim(0, 1.2 * left.max())
+    for place, total in enumerate(left if "dense" in means.index else ()):
+        axis.text(total, place, f"  {total / left['dense']:.2f} × dense", va="center", size=9)
+    axis.set_xlabel("FLOPs of an epoch, 2 per multiply-add")
     axis.xaxis.set_major_formatter(EngFormatter(sep=""))
     figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=4)
-    for time in figure.axes[1:]:
-        seconds = table.groupby("arm", sort=False)["seconds"].agg(["mean", "min", "max"])
-        low, high = seconds["mean"] - seconds["min"], seconds["max"] - seconds["mean"]
-        look: dict[str, Any] = {"color": "#c8c8c8", "ecolor": SOFT, "capsize": 3}
-        time.barh(range(len(seconds)), seconds["mean"], xerr=[low, high], **look)
-        _name_rows(time, [""] * len(seconds))
-        _name_ratios(time, seconds["mean"], seconds["max"])
-        time.set(title="seconds of an epoch, fastest to slowest seed", xlabel="time (s)")
     return figure
-
-
-def _name_ratios(
-    axis: Axes, values: pd.Series[float], ends: pd.Series[float] | None = None
-) -> None:
-    """Write the ratio of each bar to the one of dense training behind it."""
-    ends = values if ends is None else ends
-    axis.set_xlim(0, 1.35 * ends.max())
-    axis.xaxis.set_major_locator(MaxNLocator(5))
-    if "dense" in values.index:
-        for place, (value, end) in enumerate(zip(values, ends, strict=True)):
-            axis.text(end, place, f"  {value / values['dense']:.2f} × dense", va="center", size=9)
 
 
 def _name_rows(axis: Axes, names: Any) -> None:
@@ -108,13 +86,14 @@ def speed_bars(table: Table) -> Picture:
     A row is labelled faster or slower only if its interval excludes 1.
 
     Args:
-        table: columns ``arm``, ``speed``, ``low``, ``high`` and ``n``; the first row is the
-            reference, which is drawn as a line.
+        table: columns ``arm``, ``speedup``, ``speedup_low``, ``speedup_high`` and ``rounds``, as
+            of `Timings.table`; the first row is the reference, which is drawn as a line.
     """
     rows = pd.DataFrame(table)
     first = rows["arm"].iloc[0]
-    rows = rows[1:].sort_values("speed", ascending=False)
-    speed, low, high = (rows[name].astype(float) for name in ("speed", "low", "high"))
+    rows = rows[1:].sort_values("speedup", ascending=False)
+    columns = ("speedup", "speedup_low", "speedup_high")
+    speed, low, high = (rows[name].astype(float) for name in columns)
     figure = picture(height=1.6 + 0.32 * len(rows))
     axis = figure.axes[0]
     looks = {
@@ -130,8 +109,8 @@ def speed_bars(table: Table) -> Picture:
     axis.errorbar(speed, range(len(rows)), xerr=ends, fmt="none", ecolor=INK, capsize=3)
     axis.axvline(1, color=INK, ls=(0, (5, 3)), lw=1.2, label=str(first))
     _name_rows(axis, rows["arm"])
-    axis.set(title=f"speed relative to {first}, with 95 % intervals")
-    axis.set_xlabel(f"times as fast as {first} (n = {rows['n'].min():g})")
+    rounds = rows["rounds"].min()
+    axis.set_xlabel(f"times as fast as {first}, 95 % intervals of {rounds:g} rounds")
     figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=4)
     return figure
 
@@ -175,7 +154,7 @@ def learning_curves(steps: Table, epochs: Table) -> Picture:
     for axis in figure.axes:
         axis.set_xlabel("step (batches)")
     if loss.lines:
-        legend_beside(figure, loss)
+        legend_outside(figure, loss)
     return figure
 
 
@@ -238,7 +217,7 @@ def threshold_and_rate(
     threshold.set(title="threshold", ylabel="score of a sample")
     shaded = "median of {} seeds, shaded from 5 % to 95 %"
     name_seeds(figure, table["seed"].nunique(), shaded, *table.get("stream", [])[:1])
-    legend_beside(figure, rate)
+    legend_outside(figure, rate)
     return figure
 
 

@@ -197,8 +197,11 @@ def lines(names: Iterable[str]) -> dict[str, dict[str, Any]]:
     return styles
 
 
-def legend_beside(figure: Picture, axis: Axes) -> None:
-    """A legend to the right of all axes, with curves in the order of their ends on ``axis``."""
+def legend_outside(figure: Picture, axis: Axes) -> None:
+    """A legend right of the only axes, or below several; curves are in the order of their ends.
+
+    ``axis``: the one whose curves they are.
+    """
     handles, labels = axis.get_legend_handles_labels()
     curves = [each for each in axis.lines if each.get_transform() is axis.transData]
     ends = {each.get_label(): np.asarray(each.get_ydata(), float)[-1] for each in curves}
@@ -208,7 +211,11 @@ def legend_beside(figure: Picture, axis: Axes) -> None:
         return np.inf if np.isnan(end) else -end  # vertical lines and shaded areas last
 
     order = sorted(zip(handles, labels, strict=True), key=place)
-    figure.legend(*zip(*order, strict=True), loc="outside right center", labelspacing=0.9)
+    entries = list(zip(*order, strict=True))
+    if len(figure.axes) > 1:
+        figure.legend(*entries, loc="outside lower center", ncols=4)
+    else:
+        figure.legend(*entries, loc="outside right center", labelspacing=0.9)
 
 
 def name_seeds(figure: Picture, seeds: int, words: str, shown: str = "") -> None:

@@ -18,6 +18,7 @@ from astkit.widgets.style import PIXELS, WIDTH
 
 FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
 TAGS = {"parameters", "nbval-ignore-output", "hide-input"}
+LINES = 8  # of a cell, with 79 characters a line
 TODO = {"01", "02", "03", "04", "05", "06", "07", "08"}
 """Notebooks that do not keep the rules of `NEW` yet."""
 PLACES = re.compile(r"(?<![\w./-])/(home|root|work|tmp|Users|mnt|opt)\b")
@@ -63,8 +64,8 @@ def closes_with_findings_and_exercises(nb: NotebookNode) -> Iterator[str]:
 
 def has_short_cells(nb: NotebookNode) -> Iterator[str]:
     lines = [sum(bool(line.strip()) for line in c.source.splitlines()) for c in code_cells(nb)]
-    if median(lines) > 6:
-        yield f"the median code cell has {median(lines)} lines; 6 are allowed"
+    if median(lines) > LINES:
+        yield f"the median code cell has {median(lines)} lines; {LINES} are allowed"
 
 
 def was_run_in_order(nb: NotebookNode) -> Iterator[str]:
@@ -117,7 +118,7 @@ def shows_pictures_of_one_width_and_says_what_they_are(nb: NotebookNode) -> Iter
 def writes_numbers_in_one_way(nb: NotebookNode) -> Iterator[str]:
     for text in texts(nb):
         yield from re.findall(r"\d%.{,20}", re.sub(r"<style.*?</style>|style=\".*?\"", "", text))
-        yield from re.findall(r"(?<![\d.e])-0\.0+(?![\d])|\d ?[x×] the (?:time|seconds)", text)
+        yield from re.findall(r"(?<![\d.e])-0\.0+(?![\d])", text)
 
 
 def holds_the_outputs_of_its_parameters(nb: NotebookNode) -> Iterator[str]:

@@ -98,7 +98,7 @@ def test_a_legend_lists_lines_from_the_highest_end_to_the_lowest(points):
     axis.axvline(1, label="mark")
     for name, end in (("low", 1.0), ("high", 9.0), ("middle", 5.0)):
         axis.plot(range(points), [3.0, 2.0, end][-points:], label=name)
-    style.legend_beside(picture, axis)
+    style.legend_outside(picture, axis)
     names = [text.get_text() for text in picture.legends[0].get_texts()]
     assert names[:3] == ["high", "middle", "low"]
     assert set(names[3:]) == {"shade", "mark"}
