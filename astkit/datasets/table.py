@@ -178,6 +178,7 @@ class Table(Dataset[tuple[Tensor, Tensor]]):
         self.numbers = torch.from_numpy(self.encoder.numbers(self.frame))
         names = list(map(str, self.frame.select_dtypes("category")))
         self.codes = torch.empty(len(self.frame), len(names), dtype=torch.int32)
+        spelt = list[str]()
         for place, name in enumerate(names):
             column = self.frame[name].cat
             words = column.categories.tolist()
@@ -186,11 +187,17 @@ class Table(Dataset[tuple[Tensor, Tensor]]):
             if not fit:
                 used = np.unique(column.codes)
                 new = self.encoder.unknown(name, [words[code] for code in used if code >= 0])
-                if new:
+                if new and self.encoder.by_letters(name):
+                    spelt.append(f"{len(new):,} of {name!r}")
+                elif new:
                     self.notes.append(
-                        f"column {name!r} has words that no training row has, read"
-                        f" {self.encoder.reading(name)}: {_named(new)}"
+                        f"column {name!r} has words that no training row has, read as"
+                        f' "other": {_named(new)}'
                     )
+        if spelt:
+            self.notes.append(
+                f"words that no training row has, read by their letters: {', '.join(spelt)}"
+            )
 
     def inputs(self, rows: Any) -> Tensor:
         """The inputs of a row, float32 ``[inputs]``, or of several ``rows``, ``[n, inputs]``."""

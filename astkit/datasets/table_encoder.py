@@ -132,15 +132,13 @@ class TableEncoder:
         """Those of ``words`` that no training row has."""
         return [word for word in words if word not in self._words[name].known]
 
-    def reading(self, name: str) -> str:
-        """What unknown words of a column are read by."""
-        return self._words[name].unknown_by
+    def by_letters(self, name: str) -> bool:
+        """Whether words of a column, also unknown ones, are read by their letters."""
+        return isinstance(self._words[name], _Letters)
 
 
 class _OneHot:
     """A column for each word that is not rare, and one for all others."""
-
-    unknown_by = 'as "other"'
 
     def __init__(self, counts: pd.Series[int]) -> None:
         self.known = set(counts.index)
@@ -154,8 +152,6 @@ class _OneHot:
 
 class _Letters:
     """The logarithm of a word's share of the rows, and what its letters say, standardised."""
-
-    unknown_by = "by their letters"
 
     def __init__(self, name: str, counts: pd.Series[int], rows: int, seed: int) -> None:
         try:
