@@ -12,8 +12,8 @@ import pytest
 
 from astkit.aim import estimators
 from astkit.aim import policy as aim
-from astkit.aim.decisions import TREES
-from astkit.aim.powers import PowerForecast
+from astkit.aim.gains import ExpectedGain
+from astkit.aim.proxies import TREES
 
 ROOT = Path(__file__).resolve().parents[1]
 FILES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "data" / "README.md"]
@@ -62,7 +62,7 @@ def whole(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bo
         monkeypatch.setitem(estimators.TREES, "max_bins", 8)
         monkeypatch.setitem(TREES, "max_iter", 3)
         monkeypatch.setattr(
-            aim, "best_power", lambda *_: PowerForecast(5.0, 1.0, "% of the RMSE", 1.0)
+            aim, "best_power", lambda *_: ExpectedGain(5.0, 1.0, "% of the RMSE", 1.0)
         )
         monkeypatch.setattr(aim, "too_costly", lambda *_: False)
     return request.param

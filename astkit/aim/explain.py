@@ -98,8 +98,8 @@ def explain(train: Any, target: Any, label: str | None = None, *, seed: int = 0)
             [column_view(part, str(name))[own] for part, own in zip((old, new), rows, strict=True)]
         )
         views.append(view)
-        found.append((str(name), apart(view, kinds, seed, boosted=False)))
-    whole = apart(np.concatenate(views, 1), kinds, seed, boosted=True)
+        found.append((str(name), auc_apart(view, kinds, seed, boosted=False)))
+    whole = auc_apart(np.concatenate(views, 1), kinds, seed, boosted=True)
     telling = tuple(
         name
         for name, value in found
@@ -129,7 +129,7 @@ def column_view(table: Table, name: str) -> Array:
     return table.words(name)
 
 
-def apart(view: Array, kinds: Array, seed: int, boosted: bool) -> float:
+def auc_apart(view: Array, kinds: Array, seed: int, boosted: bool) -> float:
     """AUC of telling two ``kinds`` of rows apart by ``view [n, d]``, out of two folds."""
     from sklearn.ensemble import HistGradientBoostingClassifier
     from sklearn.tree import DecisionTreeClassifier

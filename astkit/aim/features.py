@@ -183,7 +183,7 @@ class Rows:
         return bool((targets <= 1).all()) if several else not like_classes(targets.flatten())
 
     def features(self, rows: Tensor) -> Matrix:
-        """Features of the inputs of ``rows``, ``[n, d]``; those that are kept are not read again."""
+        """Features of the inputs of ``rows``, ``[n, d]``; what is kept is not read again."""
         place = torch.full_like(rows, -1) if self._place is None else self._place[rows]
         kept, new = (place >= 0).nonzero().squeeze(1), (place < 0).nonzero().squeeze(1)
         parts = [self._kept[place[kept].numpy()]] if len(kept) else []

@@ -30,14 +30,10 @@ from astkit.aim.decisions import (
     forward_folds,
     in_words,
     left_out,
-    linear,
     random_folds,
-    ratio_by_trees,
-    squared,
-    trees,
-    wrong,
 )
 from astkit.aim.explain import as_tables, explain
+from astkit.aim.proxies import linear, ratio_by_trees, squared, trees, wrong
 from astkit.datasets.dependence import autocorrelation_time, block_length, block_numbers
 from astkit.datasets.facts import row_groups
 from astkit.datasets.table import Table
@@ -69,6 +65,7 @@ class Forecast:
         telling: columns that are left out of weights, see `explain`.
         in_order: whether folds go forward in time; ``seconds``: how long it took.
         doubt: whether a linear model says the opposite of the trees.
+        reason: why nothing could be judged; else empty.
         curve: what fewer target rows would have said, a row for each number ``rows`` of them, or
             ``None``.
     """
@@ -81,6 +78,7 @@ class Forecast:
     seconds: float
     curve: pd.DataFrame | None = None
     doubt: bool = False
+    reason: str = ""
 
     def plot(self) -> Figure:
         """The expected gain of each decision; of the best by the number of rows with a `curve`."""
@@ -297,4 +295,5 @@ def _unknown(reason: str, start: float) -> Forecast:
     columns = ["decision", "gain", "low", "high", "unit", "proxy", "chosen"]
     sentence = f"forecast: cannot tell, {reason}: train on both"
     seconds = time.perf_counter() - start
-    return Forecast(BOTH, sentence, pd.DataFrame(columns=columns), (), False, seconds)
+    table = pd.DataFrame(columns=columns)
+    return Forecast(BOTH, sentence, table, (), False, seconds, reason=reason)

@@ -13,10 +13,20 @@ import torch
 from torch import Tensor
 
 from astkit import rng
+from astkit.aim.decisions import WEIGHTED, Z
 from astkit.aim.estimators import least_fit
 from astkit.aim.features import IMAGES, TABLE, TEXTS, TOKENS, UNKNOWN, FeaturesOf, Rows
+from astkit.aim.forecast import Forecast
+from astkit.aim.gains import ExpectedGain, best_power
 from astkit.aim.pair import Pair
-from astkit.aim.powers import PowerForecast, best_power
+from astkit.aim.plans import (
+    DataPlan,
+    WeightsOf,
+    plan_of_both,
+    plan_of_rows,
+    plan_of_tables,
+    weigh_tables,
+)
 from astkit.aim.ratio import (
     LOWEST,
     Difference,
@@ -25,10 +35,10 @@ from astkit.aim.ratio import (
     input_ratio,
     input_test,
 )
-from astkit.aim.shares import Share, WeightsOf, share_of_rows, share_of_tables, unknown, weigh_table
 from astkit.datasets.dependence import FEWEST as FEWEST_INDEPENDENT
 from astkit.datasets.facts import paired_groups, read_alike
 from astkit.datasets.joined import divide_joined
+from astkit.datasets.loader import old_rows
 from astkit.datasets.table import Table
 from astkit.gating.policies.draws import draw_systematic
 from astkit.gating.policies.last_loss import check_samples
@@ -44,6 +54,7 @@ MOST = 0.25  # share of the FLOPs of a run that may go into them
 PASSES, FORWARD = 0.05, 1 / 3
 """Share of the FLOPs of a run that may go into passes on the model; share of a step's FLOPs that
 its forward pass takes, about."""
+ALIKE = "nothing to gain, the training data are like the target (AUC {auc:.2f})"
 VARIES = (
     "cannot tell, random transforms change the rows of either the training data or the target: let"
     " both data sets have an attribute transform, or apply them in the collate_fn of a DataLoader"
@@ -52,11 +63,17 @@ VARIES = (
 
 @dataclass(frozen=True)
 class Weighting:
-    """How training rows are to be drawn, and the FLOPs spent on it."""
+    """How training rows are to be drawn, and the FLOPs spent on it.
 
-    weights: Tensor | None  # float64 [N], mean 1; None: all rows
-    forecast: PowerForecast
+    Attributes:
+        weights: float64 ``[N]``, mean 1; ``None``: all rows alike.
+        left_out: columns of a table that are not compared, since they tell every row apart.
+    """
+
+    weights: Tensor | None
+    forecast: ExpectedGain
     flops: float
+    left_out: tuple[str, ...] = ()
 
 
 class Aim(Policy):
@@ -134,9 +151,13 @@ class Aim(Policy):
     def _ask_early(self, run: RunInfo) -> None:
         """Compare the data with the target before the first step."""
         if run.draws < run.samples:
-            share = decide(run.data, self.features, run.classes, flops_allowed(run))
-            self.drawn_by, self.stage = share.weights, 2
-            self.flops += share.flops
+            plan = plan_of(run.data, self.features, run.classes, flops_allowed(run))
+            self.drawn_by, self.stage = plan.weights, 2
+            self.flops += plan.flops
+            return
+        if are_tables(run.data, run.target) and self.features is None:
+            self.stage = 2
+            self._use(weigh_by_forecast(run.data, run.target))
             return
         both = pair(run.data, run.target, self.features, run.seed, run.classes)
         kind, can_ask_model = both.train.kind, run.features is not None
@@ -199,46 +220,46 @@ def too_costly(fit: float, most: float) -> bool:
     return rest > most
 
 
-_decided: WeakKeyDictionary[Any, dict[Any, Share]] = WeakKeyDictionary()
+_plans: WeakKeyDictionary[Any, dict[Any, DataPlan]] = WeakKeyDictionary()
 """Of joined data: all runs of a comparison carry out the same decision, which is told first."""
 
 
-def decide(
+def plan_of(
     data: Any,
     features: FeaturesOf | None = None,
     classes: bool | None = None,
     most: float = math.inf,
-) -> Share:
+) -> DataPlan:
     """Which of the rows of `joined` ``data`` to train on, and how often; see `Aim`.
 
     It depends on the data alone, so that it is computed once for all runs that can afford it.
     """
-    known = _decided.setdefault(data, {})
-    share = known.get((features, classes))
-    if share is None or share.flops > most:
-        share = _share(data, features, classes, most)
-        known[features, classes] = share
-    return share
+    known = _plans.setdefault(data, {})
+    plan = known.get((features, classes))
+    if plan is None or plan.flops > most:
+        plan = _plan(data, features, classes, most)
+        known[features, classes] = plan
+    return plan
 
 
-def _share(data: Any, features: FeaturesOf | None, classes: bool | None, most: float) -> Share:
+def _plan(data: Any, features: FeaturesOf | None, classes: bool | None, most: float) -> DataPlan:
     old, new = divide_joined(data)
     if isinstance(data, Table):
-        return share_of_tables(old, new)
+        return plan_of_tables(old, new)
     few = f"the target has {len(new)} rows, fewer than {FEWEST}"
     if len(new) < FEWEST or len(old) < FEWEST_TRAINED:
-        return unknown(len(old), len(new), few)
-    apart = pair(old, new, features, 0, classes)
+        return plan_of_both(len(old), len(new), few)
+    sides = pair(old, new, features, 0, classes)
     whole = Rows(data, features, classes=classes)
     both = Pair(whole, Rows(new, features, classes=classes))
-    with _few_threads(apart):
-        if too_costly(least_fit(apart), most):
-            return unknown(len(old), len(new), "a forecast would cost too much")
-        if apart.worth < FEWEST_INDEPENDENT:
-            few = f"the target's rows are worth about {apart.worth:.0f} independent ones"
-            return unknown(len(old), len(new), few)
-        share = share_of_rows(apart, both, _find_shift(apart).weights_of)
-    return replace(share, flops=apart.total_flops() + both.total_flops())
+    with _few_threads(sides):
+        if too_costly(least_fit(sides), most):
+            return plan_of_both(len(old), len(new), "a forecast would cost too much")
+        if sides.worth < FEWEST_INDEPENDENT:
+            few = f"the target's rows are worth about {sides.worth:.0f} independent ones"
+            return plan_of_both(len(old), len(new), few)
+        plan = plan_of_rows(sides, both, _find_shift(sides).weights_of)
+    return replace(plan, flops=sides.total_flops() + both.total_flops())
 
 
 def _few_threads(pair: Pair) -> Any:
@@ -266,9 +287,9 @@ def weigh(pair: Pair, unseen: Tensor | None = None, most: float = math.inf) -> W
 
 def _weights_and_forecast(
     pair: Pair, unseen: Tensor | None, most: float
-) -> tuple[Tensor | None, PowerForecast]:
+) -> tuple[Tensor | None, ExpectedGain]:
     """Weights, float64 ``[N]`` with mean 1 or ``None`` for all rows, and the forecast."""
-    dear = PowerForecast(0.0, 0.0, "", 0.0, "none, choosing would cost too much")
+    dear = ExpectedGain(0.0, 0.0, "", 0.0, "none, choosing would cost too much")
     if too_costly(least_fit(pair), most):
         return None, dear
     if pair.worth < FEWEST_INDEPENDENT:
@@ -276,26 +297,25 @@ def _weights_and_forecast(
             "cannot tell, neighbouring rows of the target depend on each other, so that they are"
             f" worth about {pair.worth:.0f} independent ones, and {FEWEST_INDEPENDENT} are needed"
         )
-        return None, PowerForecast(0.0, 0.0, "", 0.0, few)
+        return None, ExpectedGain(0.0, 0.0, "", 0.0, few)
     weights_of, test = _find_shift(pair, unseen)
     if weights_of is None and math.isnan(test.auc):
-        return None, PowerForecast(0.0, 0.0, "", 0.0, VARIES)
+        return None, ExpectedGain(0.0, 0.0, "", 0.0, VARIES)
     if weights_of is None:
-        alike = f"nothing to gain, the training data are like the target (AUC {test.auc:.2f})"
-        return None, PowerForecast(0.0, 0.0, "", 0.0, alike)
+        return None, ExpectedGain(0.0, 0.0, "", 0.0, ALIKE.format(auc=test.auc))
     tested = len(pair.sample if unseen is None else unseen)
     if too_costly(pair.flops * len(pair.sample) / tested, most):
         return None, dear
     forecast, drawn_by = best_power(pair, weights_of), None
-    apart = bool(forecast.unit) and not forecast.error and test.auc > 1 - LOWEST / 2
+    all_unlike = bool(forecast.unit) and not forecast.error and test.auc > 1 - LOWEST / 2
     if forecast.power:
         everything = torch.arange(len(pair.target))
         drawn_by = weights_of(everything, torch.arange(len(pair.train))) ** forecast.power
         drawn_by /= drawn_by.mean()
-        apart = bool(drawn_by.min() == drawn_by.max())
-    if apart:
+        all_unlike = bool(drawn_by.min() == drawn_by.max())
+    if all_unlike:
         unlike = f"nothing to choose, no training row is like the target (AUC {test.auc:.2f})"
-        return None, PowerForecast(0.0, 0.0, "", 0.0, unlike)
+        return None, ExpectedGain(0.0, 0.0, "", 0.0, unlike)
     return drawn_by, forecast
 
 
@@ -357,9 +377,71 @@ def sharpen(pair: Pair, drawn_by: Tensor, power: float, most: float = math.inf) 
     return sharper / sharper.mean()
 
 
-def weights(
+def are_tables(train: Any, target: Any) -> bool:
+    """Whether both are `Table` objects with labels, of which `astkit.forecast` knows more."""
+    return isinstance(train, Table) and isinstance(target, Table) and target.labelled
+
+
+_weighed: WeakKeyDictionary[Table, WeakKeyDictionary[Table, dict[int, Weighting]]]
+_weighed = WeakKeyDictionary()
+"""Of tables: all runs of a comparison have the same weights, whose gain is told first."""
+
+
+def weigh_by_forecast(train: Table, target: Table, seed: int = 0) -> Weighting:
+    """Weights of rows of a table that differs from the target, where `astkit.forecast` is sure.
+
+    Its trees are timed; no FLOPs are booked for them. They are fitted once for two tables.
+    """
+    known = _weighed.setdefault(train, WeakKeyDictionary()).setdefault(target, {})
+    if seed not in known:
+        known[seed] = _weigh_by_forecast(train, target, seed)
+    return known[seed]
+
+
+def _weigh_by_forecast(train: Table, target: Table, seed: int) -> Weighting:
+    start = time.perf_counter()
+    both = Pair(Rows(train), Rows(target), seed)
+    with _few_threads(both):
+        known = both.worth >= FEWEST_INDEPENDENT
+        test = _find_shift(both) if known else None
+    drawn_by: Tensor | None = None
+    left_out: tuple[str, ...] = ()
+    if test is not None and test.weights_of is None:
+        expected = ExpectedGain(0.0, 0.0, "", 0.0, ALIKE.format(auc=test.test.auc))
+    else:
+        drawn_by, found = weigh_tables(train, target, seed)
+        expected, left_out = _expected(found, drawn_by is not None), found.telling
+    expected = expected._replace(seconds=time.perf_counter() - start)
+    return Weighting(drawn_by, expected, 0.0, left_out)
+
+
+def _expected(found: Forecast, weighted: bool) -> ExpectedGain:
+    """What a forecast says of weighted old rows."""
+    if found.reason:
+        return ExpectedGain(0.0, 0.0, "", 0.0, f"cannot tell, {found.reason}")
+    lines: dict[Any, Any] = found.table.set_index("decision").to_dict("index")
+    line = lines[WEIGHTED[0].name]
+    gain, error = line["gain"], (line["gain"] - line["low"]) / Z
+    reason = "cannot tell, a linear model says the opposite of the trees" if found.doubt else ""
+    return ExpectedGain(gain, error, line["unit"], float(weighted), reason)
+
+
+def weigh_data(
     train: Any,
     target: Any,
+    features: FeaturesOf | None = None,
+    seed: int = 0,
+    classes: bool | None = None,
+) -> Weighting:
+    """Weights and forecast of any training data and target; see `weights`."""
+    if are_tables(train, target) and features is None:
+        return weigh_by_forecast(train, target, seed)
+    return weigh(pair(train, target, features, seed, classes))
+
+
+def weights(
+    train: Any,
+    target: Any = None,
     *,
     features: FeaturesOf | None = None,
     seed: int = 0,
@@ -367,16 +449,21 @@ def weights(
 ) -> Tensor:
     """How often each training row should be drawn: float64 ``[N]``, mean 1.
 
-    All 1 where the target does not differ, or where choosing by it is not expected to gain, of two
-    `Table` objects by `astkit.forecast`; see `Aim` for the arguments. ``classes``: whether
-    whole-number targets name classes, not counts or ages; by default it is guessed, see
-    `class_labels`. Nothing is trained but classifiers on features.
+    All 1 where the target does not differ, or where choosing by it is not expected to gain; see
+    `Aim` for the arguments. Of data of `joined` alone, without ``target``: of old and target rows,
+    ``[N + M]``, as the policy draws them. ``classes``: whether whole-number targets name classes,
+    not counts or ages; by default it is guessed, see `class_labels`. Nothing is trained but
+    estimators of rows or features.
     """
-    if isinstance(train, Table) and isinstance(target, Table) and target.labelled:
-        drawn_by = weigh_table(train, target, seed)[0]
-    else:
-        drawn_by = weigh(pair(train, target, features, seed, classes)).weights
-    return torch.ones(len(train), dtype=torch.float64) if drawn_by is None else drawn_by
+    count = len(train)
+    if target is None and (old := old_rows(train)) < count:
+        plan = plan_of(train, features, classes)
+        if plan.weights is not None:
+            return plan.weights
+        only_old = (torch.arange(count) < old).double()
+        return only_old / only_old.mean()
+    drawn_by = weigh_data(train, target, features, seed, classes).weights
+    return torch.ones(count, dtype=torch.float64) if drawn_by is None else drawn_by
 
 
 def expected_gain(
@@ -386,9 +473,9 @@ def expected_gain(
     features: FeaturesOf | None = None,
     seed: int = 0,
     classes: bool | None = None,
-) -> PowerForecast:
+) -> ExpectedGain:
     """What choosing by the target is expected to gain; arguments as of `weights`."""
-    return weigh(pair(train, target, features, seed, classes)).forecast
+    return weigh_data(train, target, features, seed, classes).forecast
 
 
 def pair(

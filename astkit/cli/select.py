@@ -47,8 +47,6 @@ def run_select(options: argparse.Namespace) -> None:
     import torch
 
     from astkit import rng
-    from astkit.aim.policy import pair as pair_of
-    from astkit.aim.policy import weigh
     from astkit.datasets.pools import read_pool
     from astkit.datasets.table_reader import PACKED
     from astkit.files import write_atomic
@@ -68,18 +66,12 @@ def run_select(options: argparse.Namespace) -> None:
     for note in pool.notes:
         say(note)
     count = len(pool.rows)
-    if pool.labelled is not None:
-        found, said, apart = _by_forecast(*pool.labelled(), options.seed)
-    else:
-        pair = pair_of(pool.rows, pool.target, seed=options.seed, classes=True)
-        choice = weigh(pair)
-        found, said = choice.weights, choice.forecast.sentence
-        shared = [True] * len(pool.names) if pair.train.columns is None else pair.train.columns
-        apart = [name for name, each in zip(pool.names, shared, strict=True) if not each]
+    choice, left_out = _weigh(pool, options.seed)
+    found = choice.weights
     weights = torch.ones(count) if found is None else found
-    if apart:
-        say(f"not compared, since they tell nearly every row apart: {', '.join(apart)}")
-    say(said)
+    if left_out:
+        say(f"not compared, since they tell nearly every row apart: {', '.join(left_out)}")
+    say(choice.forecast.sentence)
     if options.weights and pool.weighted is not None:
         write_atomic(options.out, pool.weighted(weights))
         worth = float(weights.sum() ** 2 / weights.square().sum())
@@ -93,16 +85,23 @@ def run_select(options: argparse.Namespace) -> None:
     say(f"{distinct:,} distinct rows of {count:,} in {options.out}{again}")
 
 
-def _by_forecast(pool: Any, target: Any, seed: int) -> tuple[Any, str, Sequence[str]]:
-    """Weights of the pool's rows or ``None``, a sentence, and columns that were not compared."""
+def _weigh(pool: Any, seed: int) -> tuple[Any, Sequence[str]]:
+    """Weights of the pool's rows and their forecast, and columns that were not compared."""
     from astkit.aim.forecast import FEW
-    from astkit.aim.shares import weigh_table
+    from astkit.aim.policy import pair as pair_of
+    from astkit.aim.policy import weigh, weigh_by_forecast
 
+    if pool.labelled is None:
+        pair = pair_of(pool.rows, pool.target, seed=seed, classes=True)
+        choice = weigh(pair)
+        shared = [True] * len(pool.names) if pair.train.columns is None else pair.train.columns
+        return choice, [name for name, each in zip(pool.names, shared, strict=True) if not each]
+    table, target = pool.labelled()
     if len(target) < FEW:
         raise ValueError(
             f"the target has {len(target)} rows, too few to compare the pool with: pass {FEW}"
         )
-    for note in pool.notes:
+    for note in table.notes:
         say(note)
-    weights, found = weigh_table(pool, target, seed)
-    return weights, found.sentence, found.telling
+    choice = weigh_by_forecast(table, target, seed)
+    return choice, choice.left_out

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from safetensors.torch import load_file
 from torch import Tensor
 
-from astkit.aim.powers import PowerForecast
+from astkit.aim.gains import ExpectedGain
 from astkit.comparison.samples import Samples, Suspects, explorer, image_tag, together
 from astkit.comparison.statistics import (
     ALONE,
@@ -107,7 +107,7 @@ class Comparison:
         self.notes: list[str] = list(contents.get("notes", []))
         self.baseline: list[str] = list(contents.get("baseline", []))
         forecast = contents.get("forecast")
-        self.forecast = None if forecast is None else PowerForecast(**forecast)
+        self.forecast = None if forecast is None else ExpectedGain(**forecast)
         self.settings = dict(contents.get("settings", {}))
         self.stamp = dict(contents.get("stamp", {}))
         self.smallest_gain: float | None = contents.get("smallest_gain")

@@ -12,8 +12,8 @@ import torch
 from safetensors.torch import load_file
 
 from astkit.aim.decisions import OLD
-from astkit.aim.policy import MOST, Aim, decide, expected_gain
-from astkit.aim.powers import PowerForecast
+from astkit.aim.gains import ExpectedGain
+from astkit.aim.policy import MOST, Aim, expected_gain, plan_of
 from astkit.comparison.baseline import Baseline, check_baseline, own_rate
 from astkit.comparison.progress import RunsBar
 from astkit.comparison.statistics import ALONE, BOTH, DENSE, cost_share
@@ -61,7 +61,7 @@ class Schedule:
     entries: dict[tuple[str, int], Entry] = field(default_factory=dict)
     controls: dict[str, Method] = field(default_factory=dict)
     on_target: dict[str, Method] = field(default_factory=dict)  # controls with rows of a target
-    decision: dict[str, Any] | None = None  # what is forecast of these, see `Share`
+    decision: dict[str, Any] | None = None  # what is forecast of these, see `DataPlan`
     settings: dict[str, Any] = field(default_factory=dict)
     baseline: Baseline = field(default_factory=Baseline)
 
@@ -141,7 +141,7 @@ class Schedule:
                 )
             self.task.trainer(policy, seed, self.budget).check()
 
-    def _forecast(self, seed: int) -> PowerForecast | None:
+    def _forecast(self, seed: int) -> ExpectedGain | None:
         """What choosing by the validation data is expected to gain, if a policy does so."""
         policies = [method.new_policy(seed) for method in self.methods.values()]
         chooser = next((each for each in policies if isinstance(each, Aim)), None)
@@ -153,10 +153,10 @@ class Schedule:
         self.bar.begin("forecast")
         if self.on_target:
             allowed = MOST * dense_flops(trainer)
-            share = decide(getattr(trainer.train_data, "data", None), features, classes, allowed)
-            self.decision = {"sentence": share.sentence, "table": list(share.table)}
-            self.decision["chosen"] = share.decision.name
-            announce(share.sentence)
+            plan = plan_of(getattr(trainer.train_data, "data", None), features, classes, allowed)
+            self.decision = {"sentence": plan.sentence, "table": list(plan.table)}
+            self.decision["chosen"] = plan.decision.name
+            announce(plan.sentence)
             return None
         try:
             expected = expected_gain(self.task.train, self.task.validation, **options)
@@ -166,7 +166,7 @@ class Schedule:
         announce(expected.sentence)
         return expected
 
-    def _baseline(self, seed: int, expected: PowerForecast | None) -> Baseline:
+    def _baseline(self, seed: int, expected: ExpectedGain | None) -> Baseline:
         """The baseline as checked now, or by an earlier call in this folder.
 
         Methods that gain by the validation data, as ``expected``, have a rate of their own, and so

@@ -13,15 +13,13 @@ from astkit.aim.decisions import (
     Decision,
     Judge,
     Judgement,
-    binned,
     choose,
     decisions_for,
     forward_folds,
     random_folds,
-    squared,
-    trees,
 )
 from astkit.aim.forecast import arrays, forecast
+from astkit.aim.proxies import binned, squared, trees
 from astkit.datasets.table import Table
 from tests.aim.tables import made
 

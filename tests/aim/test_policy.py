@@ -18,9 +18,9 @@ from astkit.aim import pair as pairing
 from astkit.aim import policy as aim
 from astkit.aim.estimators import least_fit
 from astkit.aim.features import Rows
+from astkit.aim.gains import ExpectedGain
 from astkit.aim.pair import Pair
 from astkit.aim.policy import Aim
-from astkit.aim.powers import PowerForecast
 from astkit.aim.ratio import input_ratio
 from astkit.gating import as_policy
 from astkit.gating.policies.draws import draw_systematic
@@ -127,9 +127,9 @@ def test_estimators_of_a_table_use_one_thread(monkeypatch: pytest.MonkeyPatch) -
     """Beside other work, several that wait for each other took 50 times as long."""
     seen = []
 
-    def judged(*given: Any) -> PowerForecast:
+    def judged(*given: Any) -> ExpectedGain:
         seen.extend(each["num_threads"] for each in threadpool_info())
-        return PowerForecast(0.0, 0.0, "", 0.0)
+        return ExpectedGain(0.0, 0.0, "", 0.0)
 
     monkeypatch.setattr(aim, "best_power", judged)
     both = aim.pair(table(N, 0, flipped=0.6), table(M, 1))
@@ -242,7 +242,7 @@ def test_the_model_is_asked_about_the_rows_that_are_drawn(
     n = 2 * N
     train, target = noise(n, 0), noise(M, 1)
     early = torch.where(torch.arange(n) % 8 < 4, 0.2, 1.8).double()
-    first = aim.Weighting(early, PowerForecast(5.0, 1.0, "points", 0.5), 7.0)
+    first = aim.Weighting(early, ExpectedGain(5.0, 1.0, "points", 0.5), 7.0)
     monkeypatch.setattr(aim, "weigh", lambda pair, most: first)
     asked: list[int] = []
 
@@ -290,7 +290,7 @@ def test_rows_that_the_model_is_asked_about_are_distinct_and_not_learnt_yet(
 ) -> None:
     """Copies of fitted rows, and rows that were trained on, would look like a difference."""
     weights = (UNEVEN[kind] / UNEVEN[kind].mean()).double()
-    found = aim.Weighting(weights, PowerForecast(5.0, 1.0, "points", 1.0), 0.0)
+    found = aim.Weighting(weights, ExpectedGain(5.0, 1.0, "points", 1.0), 0.0)
     monkeypatch.setattr(aim, "weigh", lambda pair, most: found)
     monkeypatch.setattr(aim, "FEWEST_TRAINED", 4)
     asked: list[Tensor] = []
@@ -335,7 +335,7 @@ def test_all_rows_are_trained_on_where_choosing_would_take_too_much_of_the_run(
             assert policy.plan(replace(run, budget=budget)) is None
         assert bool(policy.flops) == tested
         assert policy.flops < drifted.flops / 8
-    monkeypatch.setattr(aim, "best_power", lambda *_: PowerForecast(5.0, 1.0, "points", 0.5))
+    monkeypatch.setattr(aim, "best_power", lambda *_: ExpectedGain(5.0, 1.0, "points", 0.5))
     assert Aim().plan(replace(run, budget=2 * drifted.flops / aim.MOST)) is not None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,11 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from astkit import Auto, Comparison, RunInfo, Table, Trainer, compare, indexed, joined
+from astkit.aim import plans
 from astkit.aim import policy as aim
-from astkit.aim import shares
 from astkit.aim.decisions import BOTH, OLD, TARGET, Decision
-from astkit.aim.policy import Aim, decide
+from astkit.aim.policy import Aim, plan_of
+from astkit.datasets.joined import divide_joined
 from astkit.gating.policies.draws import draw_systematic
 from astkit.rng import generator
 from tests.trainers.worlds import flat, in_world
@@ -69,19 +71,19 @@ def plan(policy: Aim, data: Any, epoch: int = 0, part: int = 0, **options: Any) 
 
 
 def test_weights_of_decisions() -> None:
-    assert shares.weights_of(OLD, 3, 2) is None
-    found = shares.weights_of(Decision(times=4), 3, 2)
+    assert plans.times_drawn(OLD, 3, 2) is None
+    found = plans.times_drawn(Decision(times=4), 3, 2)
     assert (found / found[0]).tolist() == [1, 1, 1, 4, 4]
     assert found.mean() == pytest.approx(1)
-    assert shares.weights_of(TARGET, 3, 2).tolist() == [0, 0, 0, 2.5, 2.5]
+    assert plans.times_drawn(TARGET, 3, 2).tolist() == [0, 0, 0, 2.5, 2.5]
     ratio = np.array([0.0, 1.0, 2.0])
-    found = shares.weights_of(Decision(times=1, weighted=True), 3, 2, ratio)
+    found = plans.times_drawn(Decision(times=1, weighted=True), 3, 2, ratio)
     assert (found / found[1]).tolist() == [0, 1, 2, 1, 1]
 
 
 def test_old_rows_of_the_opposite_law_are_left_out() -> None:
     both = tables()
-    share = decide(both)
+    share = plan_of(both)
     assert share.sentence.startswith("forecast: train on")
     assert share.decision != OLD
     of_old = float(share.weights[:N].sum() / share.weights.sum())
@@ -94,7 +96,7 @@ def test_old_rows_of_the_opposite_law_are_left_out() -> None:
 
 
 def test_a_share_of_both_counts_each_row_once_where_nothing_differs() -> None:
-    share = decide(tables(sign=1.0))
+    share = plan_of(tables(sign=1.0))
     assert share.decision in (OLD, BOTH)
     if share.weights is not None:
         assert share.weights.unique().tolist() == [1.0]
@@ -103,19 +105,19 @@ def test_a_share_of_both_counts_each_row_once_where_nothing_differs() -> None:
 @pytest.mark.parametrize("kind", ["images", "vectors"])
 def test_a_head_on_features_judges_other_data(kind: str) -> None:
     both = joined(points(N, 0, True, kind), points(M, 1, False, kind))
-    share = decide(both)
+    share = plan_of(both)
     assert share.flops > 0
     assert float(share.weights[:N].sum() / share.weights.sum()) < 0.5
     names = [line["decision"] for line in share.table]
     assert names[:4] == ["old", "both", "both x4", "target"]
     assert sum(line["chosen"] for line in share.table) == 1
-    alike = decide(joined(points(N, 0, False, kind), points(M, 1, False, kind)))
+    alike = plan_of(joined(points(N, 0, False, kind), points(M, 1, False, kind)))
     assert alike.decision in (OLD, BOTH)
     assert len(alike.table) == 4  # no weights are tried where a test finds no difference
 
 
 def test_texts_are_judged_in_bits() -> None:
-    share = decide(joined(Texts(400, 0, 1), Texts(150, 1, 2)))
+    share = plan_of(joined(Texts(400, 0, 1), Texts(150, 1, 2)))
     assert "bits a token" in share.sentence
     assert share.decision != OLD
     assert share.table[1]["gain"] > 0.3
@@ -140,17 +142,17 @@ def test_random_transforms_of_old_rows_are_no_difference() -> None:
         Blurred(points(N, 0, False, "images"), lambda x: x + 3 * torch.rand(1)),
         Blurred(points(M, 1, False, "images"), lambda x: x),
     )
-    assert len(decide(both).table) == 4  # no weights are tried
+    assert len(plan_of(both).table) == 4  # no weights are tried
 
 
 def test_few_rows_and_unknown_targets_are_both_trained_on() -> None:
-    few = decide(joined(points(N, 0, True, "images"), points(60, 1, False, "images")))
+    few = plan_of(joined(points(N, 0, True, "images"), points(60, 1, False, "images")))
     assert few.decision == BOTH
     assert "cannot tell, the target has 60 rows" in few.sentence
     unlabelled = [TensorDataset(points(n, n, False, "vectors").tensors[0]) for n in (N, M)]
-    assert "no proxy knows such targets" in decide(joined(*unlabelled)).sentence
+    assert "no proxy knows such targets" in plan_of(joined(*unlabelled)).sentence
     series = tables(rows=20)
-    assert decide(series).decision == BOTH
+    assert plan_of(series).decision == BOTH
 
 
 def test_a_forecast_that_would_cost_too_much_of_the_run_is_left_out() -> None:
@@ -164,7 +166,7 @@ def test_a_forecast_that_would_cost_too_much_of_the_run_is_left_out() -> None:
 def test_a_decision_is_computed_once_for_all_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     both, calls = tables(), []
     monkeypatch.setattr(
-        aim, "share_of_tables", lambda *parts: calls.append(parts) or shares.unknown(N, M, "-")
+        aim, "plan_of_tables", lambda *parts: calls.append(parts) or plans.plan_of_both(N, M, "-")
     )
     for seed in range(3):
         plan(Aim(seed=seed), both)
@@ -252,3 +254,44 @@ def test_a_comparison_tells_the_decision_first_and_carries_it_out(tmp_path: Path
     assert int(trained[N:].sum()) > int(trained[:N].sum())
     assert next(v for v in report.verdicts if v.policy == "aim").better
     assert Comparison.load(tmp_path).decision == report.decision
+
+
+def test_weights_of_joined_rows_are_those_that_are_drawn() -> None:
+    both = tables()
+    assert torch.equal(aim.weights(both), plan_of(both).weights)
+    loses = tables(sign=1.0)
+    vars(plan_of(loses))["weights"] = None  # as where the target's rows would harm
+    assert aim.weights(loses).tolist() == pytest.approx([(N + M) / N] * N + [0.0] * M)
+
+
+def test_tables_as_validation_data_are_weighed_by_the_forecast() -> None:
+    """One path: what a policy draws, `aim.weights` and `aim.expected_gain` say agree."""
+    draw = np.random.default_rng(0)
+    older = pd.concat([frame(N, 0, -1.0), frame(N, 1)], ignore_index=True)
+    old = Table(older.assign(day=np.arange(2 * N) // 12), label="y")
+    new = Table(frame(M, 2).assign(day=100 + draw.permutation(M) // 12), like=old)
+    expected = aim.expected_gain(old, new)
+    assert expected.power == 1
+    assert expected.gain > 20
+    policy = Aim()
+    rows = torch.arange(2 * N)
+    policy.plan(RunInfo(2 * N, rows[: N // 2], 0, 0, 0.0, data=old, target=new))
+    found = aim.weights(old, new)
+    assert torch.equal(policy.drawn_by, found)
+    assert policy.flops == 0
+    assert float(found[:N].mean()) < 0.5
+    alike = aim.expected_gain(old, Table(older.assign(day=np.arange(2 * N) // 12), like=old))
+    assert "are like the target" in alike.reason
+    few = Table(frame(20, 3).assign(day=100), like=old)
+    assert "cannot tell, the target's rows are worth about 20" in aim.expected_gain(old, few).reason
+
+
+def test_a_sentence_says_which_columns_a_model_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    both = tables()
+    without = Decision(times=1, without=("x",))
+    found = plans.forecast(*divide_joined(both), in_order=False)
+    told = replace(found, decision=without, sentence="forecast: train on both without x")
+    monkeypatch.setattr(plans, "forecast", lambda *_, **__: told)
+    plan = plans.plan_of_tables(*divide_joined(both))
+    assert plan.sentence == "forecast: train on both without x: a model keeps x"
+    assert plan.decision == BOTH

@@ -34,8 +34,8 @@ MOST_TOKENS = 4_000_000  # to which it is fitted
 PRIOR = 2.0  # observations that the shorter context of the n-gram model counts as
 
 
-class PowerForecast(NamedTuple):
-    """What choosing by the target is expected to gain over training on all rows.
+class ExpectedGain(NamedTuple):
+    """What weighting rows by the target is expected to gain over training on all of them.
 
     Attributes:
         gain: expected gain, in ``unit``; 0 where the training data and the target are alike.
@@ -63,12 +63,12 @@ class PowerForecast(NamedTuple):
             return f"forecast: {self.reason}; {took}"
         digits = 2 if self.unit.startswith("bits") else 1
         said = f"{self.gain:+.{digits}f} +- {ERRORS * self.error:.{digits}f} {self.unit}"
-        if self.gain <= ERRORS * self.error:
+        if not self.power:
             return f"forecast: cannot tell, {said}; {took}"
         return f"forecast: {said} from choosing by the target; {took}"
 
 
-def best_power(pair: Pair, weights_of: Callable[[Tensor, Tensor], Tensor]) -> PowerForecast:
+def best_power(pair: Pair, weights_of: Callable[[Tensor, Tensor], Tensor]) -> ExpectedGain:
     """A forecast by proxies.
 
     ``weights_of(of_target, rows)``: weights of training rows, float64 ``[n]``, shaped by these rows
@@ -86,12 +86,12 @@ def best_power(pair: Pair, weights_of: Callable[[Tensor, Tensor], Tensor]) -> Po
                 "no gain can be foretold, the data have no targets; weights assume that these"
                 " follow inputs as before"
             )
-            return PowerForecast(0.0, 0.0, "", 1.0, unknown)
+            return ExpectedGain(0.0, 0.0, "", 1.0, unknown)
         unknown = (
             "cannot tell, no proxy knows such targets: give one class a row, as labels of the data,"
             f" or at most {WIDE} numbers"
         )
-        return PowerForecast(0.0, 0.0, "", 0.0, unknown)
+        return ExpectedGain(0.0, 0.0, "", 0.0, unknown)
     fit, unit = proxy
     losses: dict[float, list[Array]] = {power: [] for power in POWERS}
     plain = fit(np.ones(len(fitted)))
@@ -107,7 +107,7 @@ def best_power(pair: Pair, weights_of: Callable[[Tensor, Tensor], Tensor]) -> Po
     best = 0.5 if less > error else 1.0
     expected, error = gain(together[0.0], together[best], unit, own)
     sure = expected > ERRORS * error
-    return PowerForecast(expected, error, unit, best if sure else 0.0)
+    return ExpectedGain(expected, error, unit, best if sure else 0.0)
 
 
 def gain(dense: Array, chosen: Array, unit: str, own: Array) -> tuple[float, float]:

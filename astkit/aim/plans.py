@@ -1,6 +1,6 @@
 """A data decision carried out: how often each of old rows and target rows is to be drawn.
 
-Of tables `astkit.forecast` decides; of other data the proxies of `powers`, which are fitted to old
+Of tables `astkit.forecast` decides; of other data the proxies of `gains`, which are fitted to old
 rows and some of the target's, and judged on the rest of these.
 """
 
@@ -26,11 +26,11 @@ from astkit.aim.decisions import (
     forward_folds,
     left_out,
     random_folds,
-    ratio_by_trees,
 )
 from astkit.aim.forecast import Forecast, arrays, forecast
+from astkit.aim.gains import proxy_of
 from astkit.aim.pair import Pair, units
-from astkit.aim.powers import proxy_of
+from astkit.aim.proxies import ratio_by_trees
 from astkit.datasets.table import Table
 
 Array = np.ndarray[Any, Any]
@@ -42,8 +42,8 @@ TRIED = (OLD, BOTH, Decision(times=4), TARGET)
 
 
 @dataclass(frozen=True)
-class Share:
-    """A decision about joined data.
+class DataPlan:
+    """A decision about joined data, carried out.
 
     Attributes:
         decision: what is trained on; ``sentence``: the answer in one line.
@@ -60,22 +60,24 @@ class Share:
     flops: float = 0.0
 
 
-def share_of_tables(old: Table, new: Table) -> Share:
+def plan_of_tables(old: Table, new: Table) -> DataPlan:
     """What `astkit.forecast` decides for two tables, carried out.
 
-    A model keeps the columns that a decision leaves out.
+    A model keeps the columns that a decision leaves out, and the sentence says so.
     """
     found = forecast(old, new, in_order=new.in_order, date=new.date)
     decision, sentence = replace(found.decision, without=()), found.sentence
+    if found.decision.without:
+        sentence = f"{sentence}: a model keeps {', '.join(found.decision.without)}"
     if found.doubt:
         decision, sentence = BOTH, f"{sentence}: both are trained on"
     ratio = _ratio(old, new, found) if decision.weighted else None
-    weights = weights_of(decision, len(old), len(new), ratio)
+    weights = times_drawn(decision, len(old), len(new), ratio)
     lines: Any = found.table.to_dict("records")
-    return Share(decision, sentence, weights, lines)
+    return DataPlan(decision, sentence, weights, lines)
 
 
-def weigh_table(old: Table, new: Table, seed: int = 0) -> tuple[Tensor | None, Forecast]:
+def weigh_tables(old: Table, new: Table, seed: int = 0) -> tuple[Tensor | None, Forecast]:
     """Weights of old rows alone, float64 ``[N]`` with mean 1, if a forecast is sure of their gain.
 
     ``None`` for all rows alike. No other decision is judged.
@@ -93,7 +95,7 @@ def _ratio(old: Table, new: Table, found: Forecast) -> Array:
     return ratio_by_trees(arrays(old), arrays(new), kept, 0)(np.arange(len(new)))
 
 
-def share_of_rows(pair: Pair, both: Pair, ratio: WeightsOf | None) -> Share:
+def plan_of_rows(pair: Pair, both: Pair, ratio: WeightsOf | None) -> DataPlan:
     """What proxies on features decide, carried out.
 
     Args:
@@ -106,7 +108,7 @@ def share_of_rows(pair: Pair, both: Pair, ratio: WeightsOf | None) -> Share:
     fitted = torch.cat([len(pair.train) + everything, pair.sample])
     proxy = proxy_of(both, fitted)
     if proxy is None:
-        return unknown(len(pair.train), count, "no proxy knows such targets")
+        return plan_of_both(len(pair.train), count, "no proxy knows such targets")
     fit, unit = proxy
     own, in_order = units(pair.target).numpy(), pair.target.block > 1
     whole = len(fitted)
@@ -144,19 +146,21 @@ def share_of_rows(pair: Pair, both: Pair, ratio: WeightsOf | None) -> Share:
     later = "later" if in_order else "other"
     judged = f"a head on features on {later} rows of the target"
     sentence = answer(decision, gain, error, unit, judged)
-    weights = weights_of(decision, len(pair.train), count, of_old)
-    return Share(
+    weights = times_drawn(decision, len(pair.train), count, of_old)
+    return DataPlan(
         decision, sentence, weights, [each.line(unit, "head on features", chosen) for each in found]
     )
 
 
-def unknown(old: int, new: int, reason: str) -> Share:
+def plan_of_both(old: int, new: int, reason: str) -> DataPlan:
     """The answer where nothing can be judged: both, see `decisions.choose`."""
     sentence = f"forecast: cannot tell, {reason}: train on both"
-    return Share(BOTH, sentence, weights_of(BOTH, old, new))
+    return DataPlan(BOTH, sentence, times_drawn(BOTH, old, new))
 
 
-def weights_of(decision: Decision, old: int, new: int, ratio: Array | None = None) -> Tensor | None:
+def times_drawn(
+    decision: Decision, old: int, new: int, ratio: Array | None = None
+) -> Tensor | None:
     """How often each of ``old`` and ``new`` rows is drawn, float64 ``[old + new]`` with mean 1.
 
     ``ratio``: of the old rows, mean 1, where these are weighted. ``None`` for `OLD`.

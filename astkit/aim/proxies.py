@@ -1,0 +1,112 @@
+"""Models of tables that are fitted in seconds: they judge decisions, and weigh old rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from astkit import rng
+from astkit.aim.ratio import calibrate
+
+Array = np.ndarray[Any, Any]
+
+BINS = 64
+TREES: dict[str, Any] = {
+    "max_iter": 60,
+    "learning_rate": 0.15,
+    "max_leaf_nodes": 31,
+    "max_bins": BINS,
+    "early_stopping": False,
+    "random_state": 0,
+}
+
+
+def trees(x: Array, y: Array, weights: Array, others: Array) -> Array:
+    """Predictions of boosted trees: of a regression, or of classes where ``y`` are integers."""
+    from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+
+    classes = y.dtype.kind == "i"
+    kind = HistGradientBoostingClassifier if classes else HistGradientBoostingRegressor
+    if classes and len(np.unique(y)) == 1:
+        return np.full(len(others), y[0])
+    least = min(20, max(1, len(y) // 20))
+    x, others = binned(x, others)
+    model = kind(**TREES, min_samples_leaf=least).fit(x, y, sample_weight=weights)
+    predicted: Array = model.predict(others)
+    return predicted
+
+
+def binned(x: Array, others: Array) -> tuple[Array, Array]:
+    """Columns ``[n, d]`` and ``[m, d]`` as numbers of the bins of ``x``; empty ones are left out.
+
+    scikit-learn weighs the quantiles of weighted rows, which takes longer than its trees.
+    """
+    seen = np.flatnonzero(~np.isnan(x).all(0))
+    parts = [each[:, seen].copy() for each in (x, others)]
+    for place in range(len(seen)):
+        values = parts[0][:, place]
+        values = values[~np.isnan(values)]
+        distinct = np.unique(values)
+        edges = (distinct[1:] + distinct[:-1]) / 2
+        if len(distinct) > BINS:
+            edges = np.unique(np.quantile(values, np.linspace(0, 1, BINS + 1)[1:-1]))
+        for part in parts:
+            known = ~np.isnan(part[:, place])
+            part[known, place] = np.searchsorted(edges, part[known, place])
+    return parts[0], parts[1]
+
+
+def linear(x: Array, y: Array, weights: Array, others: Array) -> Array:
+    """Predictions of ridge regression, or of classes; for scaled inputs without missing values."""
+    from sklearn.linear_model import Ridge, RidgeClassifier
+
+    classes = y.dtype.kind == "i"
+    if classes and len(np.unique(y)) == 1:
+        return np.full(len(others), y[0])
+    model = RidgeClassifier(random_state=0) if classes else Ridge(random_state=0)
+    predicted: Array = model.fit(x, y, sample_weight=weights).predict(others)
+    return predicted
+
+
+def squared(predictions: Array, labels: Array) -> Array:
+    """Squared errors."""
+    errors: Array = (predictions - labels) ** 2
+    return errors
+
+
+def wrong(predictions: Array, labels: Array) -> Array:
+    """100 for a wrong class: points of accuracy."""
+    return 100.0 * (predictions != labels)
+
+
+def ratio_by_trees(
+    old: tuple[Array, Array], target: tuple[Array, Array], kept: Array, seed: int
+) -> Callable[[Array], Array]:
+    """Weights of old rows by a classifier that tells them from target rows, by inputs and label."""
+    from sklearn.ensemble import HistGradientBoostingClassifier
+
+    views = [np.column_stack([x[:, kept], y]) for x, y in (old, target)]
+
+    def ratio(fit: Array) -> Array:
+        count = len(old[1])
+        half = rng.permutation(count, seed, "ratio").numpy() % 2
+        part = np.arange(len(fit)) % 2
+        scores, of_target = np.zeros(count), np.zeros(len(fit))
+        for own in (0, 1):
+            x = np.concatenate([views[0][half != own], views[1][fit[part != own]]])
+            sizes = int((half != own).sum()), int((part != own).sum())
+            kinds = np.repeat([0, 1], sizes)
+            weight = np.repeat([1.0, sizes[0] / max(1, sizes[1])], sizes)
+            settings = {**TREES, "max_iter": 40, "max_leaf_nodes": 15}
+            others = np.concatenate([views[0][half == own], views[1][fit[part == own]]])
+            x, others = binned(x, others)
+            model = HistGradientBoostingClassifier(**settings).fit(x, kinds, sample_weight=weight)
+            found = model.predict_proba(others)[:, 1]
+            scores[half == own], of_target[part == own] = np.split(found, [(half == own).sum()])
+        weights = calibrate(scores, of_target, np.ones(count))
+        scaled: Array = weights / weights.mean()
+        return scaled
+
+    return ratio
