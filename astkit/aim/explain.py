@@ -1,4 +1,4 @@
-"""`explain`: what differs between training rows and those that count, column by column.
+"""`explain`: what differs between training rows and those that count, by column or by word.
 
 Adversarial validation: a classifier that cannot tell both kinds of rows apart says that there is no
 shift; one that can names the columns that give it away.
@@ -6,13 +6,17 @@ shift; one that can names the columns that give it away.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
 from astkit import rng
+from astkit.aim.features import TEXTS, TOKENS, Rows
 from astkit.aim.ratio import auc
 from astkit.datasets.table import Table
 
@@ -30,6 +34,10 @@ ALIKE = 0.55
 """AUC up to which rows are called alike."""
 SHOWN = 3
 """Words that a line names."""
+WORDS, LISTED = 20_000, 100
+"""Most frequent words of texts that are compared, and those that the table lists."""
+RUN, CUT = 3, 160
+"""Tokens in a row that count as a word, at most; characters of a text that is shown."""
 TREE: dict[str, Any] = {"max_leaf_nodes": 32, "min_samples_leaf": 20, "random_state": 0}
 
 
@@ -38,16 +46,21 @@ class Explanation:
     """What tells training rows from rows of the target.
 
     Attributes:
-        auc: of boosted trees that see all columns, on rows that they were not fitted to: 0.5 for
-            rows that are alike, 1 for rows that can always be told apart.
+        auc: of boosted trees that see all columns, or of a linear model of all words, on rows that
+            they were not fitted to: 0.5 for rows that are alike, 1 for rows that can always be told
+            apart.
         table: a row for each column, the most telling first: ``column``, ``auc`` of that column
-            alone, and what is ``new`` in the target.
+            alone, and what is ``new`` in the target; of texts a row for each of the most telling
+            words, of tokens for runs of up to `RUN` of their numbers.
         telling: columns that alone tell nearly all rows apart, such as dates and counters.
+        rows: training rows, those most like the target first: ``row``, ``likeness``, the share of
+            the compared rows that are less like it, and of texts ``text``.
     """
 
     auc: float
     table: pd.DataFrame
     telling: tuple[str, ...]
+    rows: pd.DataFrame
 
     @property
     def sentence(self) -> str:
@@ -81,15 +94,18 @@ def explain(train: Any, target: Any, label: str | None = None, *, seed: int = 0)
 
     Args:
         train, target: tables, see `Table`: files, DataFrames or `Table` objects. The target may
-            have no labels, as a competition's test data.
-        label: the column to be predicted, which is not compared; not for `Table` objects.
+            have no labels, as a competition's test data. Or texts: lists of strings, or data sets
+            of strings or of tokens.
+        label: the column to be predicted, which is not compared; of DataFrames and files only.
 
-    Raises ``ValueError`` for tables that cannot be read.
+    Raises ``ValueError`` for tables that cannot be read, and for data of other kinds.
     """
     import pandas as pd
 
+    if not isinstance(train, Table | str | os.PathLike) and not hasattr(train, "columns"):
+        return _explain_texts(Rows(train), Rows(target), seed)
     old, new = as_tables(train, target, label)
-    rows = [_some(part, seed) for part in (old, new)]
+    rows = [_some(len(part), seed) for part in (old, new)]
     kinds = np.repeat([False, True], [len(each) for each in rows])
     found = []
     views = []
@@ -98,8 +114,8 @@ def explain(train: Any, target: Any, label: str | None = None, *, seed: int = 0)
             [column_view(part, str(name))[own] for part, own in zip((old, new), rows, strict=True)]
         )
         views.append(view)
-        found.append((str(name), auc_apart(view, kinds, seed, boosted=False)))
-    whole = auc_apart(np.concatenate(views, 1), kinds, seed, boosted=True)
+        found.append((str(name), _tell_apart(view, kinds, seed, boosted=False)[0]))
+    whole, place = _tell_apart(np.concatenate(views, 1), kinds, seed, boosted=True)
     telling = tuple(
         name
         for name, value in found
@@ -107,7 +123,8 @@ def explain(train: Any, target: Any, label: str | None = None, *, seed: int = 0)
     )
     lines = [(name, round(value, 3), _new(old, new, name)) for name, value in found]
     lines.sort(key=lambda line: -line[1])
-    return Explanation(whole, pd.DataFrame(lines, columns=["column", "auc", "new"]), telling)
+    table = pd.DataFrame(lines, columns=["column", "auc", "new"])
+    return Explanation(whole, table, telling, _by_likeness(rows[0], place))
 
 
 def as_tables(train: Any, target: Any, label: str | None) -> tuple[Table, Table]:
@@ -129,16 +146,14 @@ def column_view(table: Table, name: str) -> Array:
     return table.words(name)
 
 
-def auc_apart(view: Array, kinds: Array, seed: int, boosted: bool) -> float:
-    """AUC of telling two ``kinds`` of rows apart by ``view [n, d]``, out of two folds."""
+def _tell_apart(view: Array, kinds: Array, seed: int, boosted: bool) -> tuple[float, Array]:
+    """How well trees tell two ``kinds`` of rows apart by ``view [n, d]``, see `_judge_halves`."""
     from sklearn.ensemble import HistGradientBoostingClassifier
     from sklearn.tree import DecisionTreeClassifier
 
-    half = rng.permutation(len(kinds), seed, "explain").numpy() % 2
-    scores = np.zeros(len(kinds))
     known = view if boosted else np.nan_to_num(view, nan=-1e30)
-    for own in (0, 1):
-        fitted = half != own
+
+    def score(fitted: Array) -> Array:
         if boosted:
             model = HistGradientBoostingClassifier(
                 max_iter=40, max_bins=64, early_stopping=False, random_state=0
@@ -146,17 +161,96 @@ def auc_apart(view: Array, kinds: Array, seed: int, boosted: bool) -> float:
         else:
             model = DecisionTreeClassifier(**TREE, class_weight="balanced")
         model.fit(known[fitted], kinds[fitted])
-        scores[~fitted] = model.predict_proba(known[~fitted])[:, 1]
-    values = []
-    for own in (0, 1):  # scores of two models do not compare
+        scores: Array = model.predict_proba(known[~fitted])[:, 1]
+        return scores
+
+    return _judge_halves(kinds, seed, score)
+
+
+def _judge_halves(kinds: Array, seed: int, score: Callable[[Array], Array]) -> tuple[float, Array]:
+    """AUC of telling two ``kinds`` of rows apart, out of two folds, and places of rows in these.
+
+    ``score``: fits a model to rows, bool ``[n]``, and returns the scores of the others. Places are
+    from 0 to 1, ``[n]``: scores of two models do not compare.
+    """
+    half = rng.permutation(len(kinds), seed, "explain").numpy() % 2
+    places, values = np.zeros(len(kinds)), []
+    for own in (0, 1):
         part = half == own
-        place = np.unique(scores[part], return_inverse=True)[1]
+        place = np.unique(score(~part), return_inverse=True)[1]
         values.append(auc(place, kinds[part], np.ones(int(part.sum()))))
-    return float(np.mean(values))
+        places[part] = place / max(1, int(place.max()))
+    return float(np.mean(values)), places
 
 
-def _some(table: Table, seed: int) -> Array:
-    return rng.permutation(len(table), seed, "explain rows").numpy()[:ROWS]
+def _by_likeness(rows: Array, place: Array, texts: list[str] | None = None) -> pd.DataFrame:
+    """Training ``rows [n]``, the most like the target first, by the ``place`` of all rows."""
+    import pandas as pd
+
+    order = np.argsort(-place[: len(rows)], kind="stable")
+    likeness = place[: len(rows)][order].round(3)
+    found = pd.DataFrame({"row": rows[order], "likeness": likeness})
+    if texts is None:
+        return found
+    shown = [texts[n] if len(texts[n]) <= CUT else f"{texts[n][:CUT]}…" for n in order]
+    return found.assign(text=shown)
+
+
+def _explain_texts(train: Rows, target: Rows, seed: int) -> Explanation:
+    """The same by words, whose AUC is that of whether a text holds them."""
+    import pandas as pd
+    from sklearn.feature_extraction.text import CountVectorizer
+    from sklearn.linear_model import LogisticRegression
+
+    for part in (train, target):
+        if part.kind not in (TEXTS, TOKENS) or part.kind != train.kind:
+            raise ValueError(
+                f"the training data hold {train.kind} and the target {target.kind}: explain"
+                " compares two tables, or two data sets of texts or tokens"
+            )
+    rows = [_some(len(part), seed) for part in (train, target)]
+    texts = [_texts(part, own) for part, own in zip((train, target), rows, strict=True)]
+    kinds = np.repeat([False, True], [len(each) for each in rows])
+    runs: dict[str, Any] = {"ngram_range": (1, RUN)} if train.kind == TOKENS else {}
+    counter = CountVectorizer(
+        binary=True, max_features=WORDS, token_pattern=r"(?u)\b\w+\b", dtype=np.float32, **runs
+    )
+    x = counter.fit_transform(texts[0] + texts[1])
+    shares = [np.asarray(x[kinds == kind].mean(0)).ravel() for kind in (False, True)]
+    words = counter.get_feature_names_out()
+    order = np.argsort(-np.abs(shares[1] - shares[0]), kind="stable")[:LISTED]
+    lines = [
+        (words[n], round(0.5 + abs(float(now - was)) / 2, 3), _word_shares(float(was), float(now)))
+        for n in order
+        for was, now in [(shares[0][n], shares[1][n])]
+    ]
+
+    def score(fitted: Array) -> Array:
+        model = LogisticRegression(C=1.0, max_iter=200).fit(x[fitted], kinds[fitted])
+        scores: Array = model.decision_function(x[~fitted])
+        return scores
+
+    whole, place = _judge_halves(kinds, seed, score)
+    table = pd.DataFrame(lines, columns=["column", "auc", "new"])
+    return Explanation(whole, table, (), _by_likeness(rows[0], place, texts[0]))
+
+
+def _texts(part: Rows, which: Array) -> list[str]:
+    """Texts of rows; tokens as their numbers, without those that do not count."""
+    inputs = part.inputs(torch.from_numpy(which))
+    if part.kind == TEXTS:
+        texts: list[str] = inputs
+        return texts
+    return [" ".join(str(token) for token in row if token >= 0) for row in inputs.tolist()]
+
+
+def _word_shares(was: float, now: float) -> str:
+    before = "never in training" if was == 0 else f"in {was:.1%} of training"
+    return f"in {now:.1%} of the target, {before}"
+
+
+def _some(count: int, seed: int) -> Array:
+    return rng.permutation(count, seed, "explain rows").numpy()[:ROWS]
 
 
 def _counts(old: Table, new: Table, name: str) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
+import torch
+from torch.utils.data import TensorDataset
 
 from astkit.aim.explain import explain
 from tests.aim.tables import made
@@ -52,3 +54,51 @@ def test_a_target_without_labels_is_explained_and_drawn() -> None:
     assert found.table["column"][0] == "size"
     figure = found.plot()
     assert len(figure.axes[0].patches) == 3
+
+
+def texts(rows: int, seed: int, new: str) -> list[str]:
+    """Six of 300 words each, and in every fourth text another one."""
+    draw = np.random.default_rng(seed)
+    found = [" ".join(f"word{each}" for each in draw.integers(0, 300, 6)) for _ in range(rows)]
+    return [f"{text} {new}" if row % 4 == 0 else text for row, text in enumerate(found)]
+
+
+def test_words_are_named_in_the_order_of_what_they_give_away() -> None:
+    old, target = texts(400, 0, "old"), texts(300, 1, "new")
+    old[7] += " new"
+    found = explain(old, target)
+    assert found.table["column"][:2].tolist() == ["old", "new"]
+    assert found.table["auc"].tolist()[:2] == [0.625, pytest.approx(0.624, abs=1e-3)]
+    assert found.table["new"][0] == "in 0.0% of the target, in 25.0% of training"
+    assert found.table["new"][1] == "in 25.0% of the target, in 0.2% of training"
+    assert found.auc > 0.6
+    assert "most by 'old'" in found.sentence
+    assert 7 in found.rows["row"][:40].tolist()
+    assert found.rows["text"][399].endswith("old")
+    assert found.rows["likeness"].is_monotonic_decreasing
+    assert len(found.plot().axes[0].patches) == 12
+
+
+def test_runs_of_tokens_are_named_by_their_numbers() -> None:
+    draw = np.random.default_rng(0)
+    parts = [draw.integers(0, 40, (300, 12)) for _ in range(2)]
+    parts[1][::3, 4:6] = [7, 9]
+    found = explain(*(TensorDataset(torch.from_numpy(part)) for part in parts))
+    assert found.table["column"][0] == "7 9"
+    assert found.table["auc"][0] == pytest.approx(0.5 + 1 / 6, abs=0.01)
+
+
+def test_alike_texts_are_called_alike_and_other_data_refused() -> None:
+    assert "are alike" in explain(texts(600, 0, "a"), texts(600, 1, "a")).sentence
+    images = TensorDataset(torch.zeros(5, 1, 4, 4))
+    with pytest.raises(
+        ValueError, match=r"hold images .* explain compares two tables, or two data"
+    ):
+        explain(images, images)
+
+
+def test_rows_of_a_table_are_in_the_order_of_their_likeness() -> None:
+    old = made(800, 0).assign(size=np.repeat([0.0, 5.0], 400))
+    found = explain(old, made(800, 1).assign(size=5.0), "y")
+    assert (found.rows["row"][:300] >= 400).all()
+    assert (found.rows["row"][-300:] < 400).all()
