@@ -10,7 +10,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
-from astkit.widgets.style import COLOURS, INK, SELECTED, SKIPPED, SOFT, Picture, line, styled
+from astkit.widgets.style import COLOURS, INK, SELECTED, SKIPPED, SOFT, WIDTH, Picture, line, styled
 
 POINTS = 1000  # maximum number of points per series
 BATCHES = 250  # maximum number of batches whose scores are kept
@@ -128,7 +128,7 @@ class LiveBoard:
         places: list[Any] = [[name, name] for name in [wide] if name]
         places += [[*names[row : row + 2], "."][:2] for row in range(0, len(names), 2)]
         height = 2.2 * len(places) + 0.8
-        figure = Picture(figsize=(8, height), dpi=110)
+        figure = Picture(figsize=(WIDTH, height), dpi=110)
         axes = figure.subplot_mosaic(places)
         figure.subplots_adjust(
             left=0.11, right=0.92, top=1 - 0.3 / height, bottom=1.2 / height, hspace=0.65

@@ -202,7 +202,9 @@ def threshold_and_rate(
     if len(wanted):
         low, high = wanted * (1 - TOLERANCE), wanted * (1 + TOLERANCE)
         band: dict[str, Any] = {"color": SOFT, "alpha": 0.2, "lw": 0, "step": "post"}
-        rate.fill_between(wanted.index, low, high, label=f"set point ±{TOLERANCE:.0%}", **band)
+        rate.fill_between(
+            wanted.index, low, high, label=f"set point ±{100 * TOLERANCE:.0f} %", **band
+        )
         name = "set point" if wanted.nunique() > 1 else f"set point {wanted.iloc[0]:g}"
         dashed: dict[str, Any] = {"ls": (0, (9, 4)), "lw": 1.2, "drawstyle": "steps-post"}
         rate.plot(wanted.index, wanted, color=SOFT, label=name, **dashed)

@@ -220,7 +220,7 @@ class Screen:
         start = time.perf_counter()
         figure = self.board.picture(caption or self.note)
         picture = {"image/png": base64.b64encode(figure.png(dpi)).decode(), "text/plain": _TEXT}
-        about = {"alt": f"board of a run: {caption}", "width": round(figure.get_figwidth() * 96)}
+        about = {"alt": f"board of a run: {caption}", "width": figure.pixels_wide}
         self._display(picture, {"image/png": about})
         end = time.perf_counter()
         self._due = end + max(FRAME_S, (end - start) / SHARE.get(self.mode, 1.0))

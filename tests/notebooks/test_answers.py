@@ -11,6 +11,8 @@ import nbformat
 import pytest
 from nbformat import NotebookNode
 
+from astkit.comparison.statistics import Interval
+
 LONGEST = 25  # words
 TODO = {"01", "02", "03", "04", "05", "06", "07", "08"}
 """Notebooks whose answers are still paragraphs."""
@@ -37,6 +39,22 @@ FIGURES: dict[str, list[tuple[dict[str, Any], str]]] = {
             f" gating gains {gain} points [0.1, 1.4], random subsets 0.3.",
         )
         for flops, share, gain in ((0.43, 43, 0.8), (0.6, 60, -1.2))
+    ],
+    "02": [
+        (
+            {
+                "rate": target,
+                "shares": {
+                    "top_k": SimpleNamespace(mean=100 * target),
+                    "log_integral": SimpleNamespace(mean=share),
+                },
+                "gap": Interval(-0.04, -0.31, 0.24, 5),
+            },
+            f"For a target of {100 * target:g} % top_k trains on {100 * target:.1f} % of the"
+            f" digits, log_integral, the default, on {share} %; accuracy differs by"
+            " +0.0 [-0.3, +0.2] points.",
+        )
+        for target, share in ((0.1, 8.3), (0.2, 17.6))
     ],
 }
 """Of each notebook, figures that its answer may be computed from, and what it then says."""

@@ -112,7 +112,7 @@ def test_threshold_and_rate_draw_the_median_and_the_set_point(steps):
     assert list(rate.lines[0].get_ydata())[:2] == pytest.approx([0.1, 0.25])
     assert rate.lines[0].get_ydata()[-1] == pytest.approx(0.5 / 3)  # of 0.1, 0.4 and 0
     assert set(rate.lines[1].get_ydata()) == {0.1}
-    assert set(legend(picture)) == {"this run", "set point 0.1", "set point ±20%"}
+    assert set(legend(picture)) == {"this run", "set point 0.1", "set point ±20 %"}
     assert "mean of the last 3 batches" in rate.get_title()
     assert picture.get_suptitle() == "median of 2 seeds, shaded from 5 % to 95 %"
 
