@@ -9,7 +9,8 @@ on rows with a high loss. Dense training is right on 86 % of all possible rows.
 Rows that depend on each other are simulated in three ways, with methods that are equally good and
 data that do not shift: test rows in groups, judged by the root mean squared error, which is no mean
 over rows; test rows that follow each other in time; and windows of a stationary recording with
-classes, of which the last part is the target of `aim`.
+classes, of which the last part is the target of `aim`. Tables of independent rows do not shift
+either: how often does `aim` not train on all rows alike?
 """
 
 from __future__ import annotations
@@ -67,6 +68,8 @@ RECORDED = [
     (2500, 500, 0.97, 0.02),
 ]
 """Training rows, target rows, memory of inputs, and rate at which states change."""
+NULLS = [(500, 120, "numbers"), (500, 120, "classes")]
+"""Training rows, target rows and labels of tables without a shift."""
 SEEDS_EACH, SIZE = 5, 20  # runs of a method, rows of a group on average
 WINDOW, CLASSES = 4, 4  # values in a window of a recording, states
 NOTHING, EDGE, MIXED = (0.0,) * 3, (SMALLEST_GAIN,) * 3, (0.0, SMALLEST_GAIN, 0.02)
@@ -286,6 +289,26 @@ def recorded(train: int, target: int, memory: float, rate: float, trials: int) -
     return {**cell, **said, "alarms": fmean(alarms), **counted(alarms)}
 
 
+def alike(train: int, target: int, labels: str, trials: int) -> dict[str, Any]:
+    """Answers of `aim` for tables of independent rows of one law.
+
+    ``alarms``: share of those in which a test finds a difference; ``drawn``: not all rows alike.
+    """
+    random = np.random.default_rng(derive(0, "alike", train, target, labels))
+    alarms, drawn = [], []
+    for trial in range(trials):
+        x = torch.from_numpy(random.normal(size=(train + target, 4))).float()
+        y = x.sum(1) + torch.from_numpy(random.normal(size=len(x))).float()
+        y = (y > 0).long() if labels == "classes" else y[:, None]
+        parts = [TensorDataset(x[part], y[part]) for part in (slice(train), slice(train, None))]
+        found = aim.weigh(aim.pair(*parts, seed=trial))
+        alarms.append(not found.forecast.reason)
+        drawn.append(found.weights is not None)
+    cell = {"train": train, "target": target, "labels": labels}
+    shares = {"alarms": fmean(alarms), "drawn": fmean(drawn)}
+    return {**cell, **shares, **counted(alarms)}
+
+
 def counted(marks: Sequence[float]) -> dict[str, Any]:
     """Number of the trials, and the ends of Wilson's interval of the share of ``marks``."""
     low, high = wilson_interval(int(sum(marks)), len(marks))
@@ -305,6 +328,7 @@ def main() -> None:
         "groups": (grouped, GROUPED, 1000),
         "series": (following, FOLLOWING, 1000),
         "recordings": (recorded, RECORDED, 1000),
+        "tables": (alike, NULLS, 1000),
     }
     asked = bench.options(__doc__, RESULTS, trials=int, only=list(parts))
     report = read_json(asked.out)
