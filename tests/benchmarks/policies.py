@@ -85,6 +85,14 @@ Planned and not run: {missing}. Measured at {commits} (`python -m tests.benchmar
 `python -m tests.benchmarks.shares`).
 
 </details>
+
+### With rows of the target to train on
+
+The same, where the validation rows may be trained on too: *both* draws old and target rows alike;
+`aim` decides from the joined rows which to draw and how often (`Trainer(..., target=)`). All spend
+the FLOPs of dense training, `aim` those of its forecast included; n = {seeds} seeds.
+
+{on_target}
 """
 RESULTS = """
 ## Accuracy at equal cost
@@ -181,6 +189,7 @@ def gained() -> str:
         counts="; ".join(counts),
         half=policy_tables.gain_text(half),
         n=half["n"],
+        on_target=markdown(policy_tables.on_target()),
         missing="; ".join(content["not_run"]),
         commits=", ".join(content["measured_at"]),
     )

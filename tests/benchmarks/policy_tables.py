@@ -41,6 +41,24 @@ def gains() -> pd.DataFrame:
     return rows[[*columns, "share", "share_low", "share_high"]].round(4)
 
 
+def on_target() -> pd.DataFrame:
+    """Gains where the rows of the target may be trained on, beside those of looking at them."""
+    content = read_json(SHARED)
+    columns = {
+        "aim": "`aim` looks at them",
+        "dense+target": "both, all rows alike",
+        "aim+target": "`aim` may train on them",
+    }
+    found: dict[str, dict[str, str]] = {}
+    for row in [*content["rows"], *content["aim_on_target"]]:
+        if row["policy"] in columns:
+            of_condition = found.setdefault(row["condition"], {})
+            of_condition[columns[row["policy"]]] = gain_text(row)
+    shown = [each for each in found if columns["dense+target"] in found[each]]
+    table = pd.DataFrame(found).T.reindex(shown)[list(columns.values())]
+    return table.fillna("not measured").rename_axis("training data")
+
+
 def gain_text(row: Entry) -> str:
     """A gain with its interval."""
     low, high = row["gain_low"], row["gain_high"]

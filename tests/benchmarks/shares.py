@@ -67,6 +67,8 @@ WORDS = {
     "duplicates": "each row several times",
     "small": "small",
 }
+AIM_ON_TARGET = "aim+target"
+"""In a table of its own: what it may train on, no other policy may."""
 TEXTS = ("text", "irrelevant_text:share=0.2")
 WHOLE, HALF = 0.8, 0.4  # epochs over them
 
@@ -235,12 +237,15 @@ def main() -> None:
     half = described(*TEXTS, HALF)  # at other FLOPs, so in no table
     (with_half,) = (row for row in table if row["condition"] == half)
     table.remove(with_half)
+    on_target = [row for row in table if row["policy"] == AIM_ON_TARGET]
+    table = [row for row in table if row["policy"] != AIM_ON_TARGET]
     planned = dict.fromkeys((spec.data, spec.condition, spec.epochs) for spec in plan())
     done = {(spec.data, spec.condition, spec.epochs) for spec in complete(entries)}
     content = {
         "measured_at": commits,
         "rows": table,
         "with_half": with_half,
+        "aim_on_target": on_target,
         "abstentions": abstentions(),
         "not_run": [described(*key) for key in planned if key not in done],
     }
