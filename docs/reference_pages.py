@@ -30,6 +30,7 @@ USES = {
     "models": "Models",
     "integrations": "Other libraries' loops",
     "distributed": "Several processes",
+    "runs": "Notebooks and their records",
     "system": "Processors",
     "compat": "The original's classes",
     "systems": "Lattice and automaton",
