@@ -50,7 +50,7 @@ NOTEBOOKS = {
     "00": "How is a gate built, and which samples does it pick?",
     "01": "What does a gate cost and save against dense training?",
     "02": "Which controller holds the rate, and does it matter?",
-    "03": "What does each speed switch buy on this machine?",
+    "03": "How much does each speed setting help?",
     "04": "Does an energy-flow lattice learn?",
     "05": "Does a batch of a logic automaton equal its loop?",
     "06": "Where does choosing samples pay?",
