@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from astkit.aim.policy import Aim as Aim
     from astkit.comparison.compare import compare as compare
     from astkit.comparison.report import Comparison as Comparison
+    from astkit.comparison.suspects import suspects as suspects
     from astkit.datasets.foreign import indexed as indexed
     from astkit.datasets.joined import joined as joined
     from astkit.datasets.loader import Loader as Loader

@@ -26,6 +26,7 @@ PUBLIC: dict[str, str] = {
     "forecast": "astkit.aim.forecast",
     "indexed": "astkit.datasets.foreign",
     "joined": "astkit.datasets.joined",
+    "suspects": "astkit.comparison.suspects",
 }
 
 SYSTEMS: dict[str, str] = {

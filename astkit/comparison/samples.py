@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader, Subset
 
 from astkit import rng
 from astkit.checks import check_count
+from astkit.comparison.suspects import excess_loss, highest_first
 from astkit.datasets.facts import class_labels, underlying
 from astkit.datasets.loader import old_rows
 from astkit.datasets.table import Table
@@ -81,8 +82,7 @@ class Samples:
         some = predicted is not None and bool((predicted >= 0).any())  # none without classes
         self.predicted = predicted if some else None
         self.total = trained.long().sum(0)
-        losses = losses.where(losses.isfinite(), torch.nan)
-        self.loss = (losses - losses.nanmean(1, keepdim=True)).nanmean(0)
+        self.loss = excess_loss(losses)
         self.show = show or (lambda row: None if self.data is None else _inputs(self.data[row]))
         if show is None and isinstance(whole, Table):
             self.show = lambda row: whole.cells(row if rows is None else int(rows[row]))
@@ -93,7 +93,7 @@ class Samples:
 
         If all rows were trained on equally often, none is selected most or least.
         """
-        order, total = by_loss(self.loss[: self.ranked]), self.total[: self.ranked]
+        order, total = highest_first(self.loss[: self.ranked]), self.total[: self.ranked]
         order = order[total[order].argsort(descending=True, stable=True)]
         differ = total.max() > total.min()
         some = order[: int(total.count_nonzero())] if differ else order[:0]
@@ -198,9 +198,8 @@ class Suspects:
 
     Rows without a loss are none of them; ``ValueError`` if no row has one.
 
-    Networks fit consistent samples first, so wrong labels keep a high loss for long (Arpit et al.,
-    "A Closer Look at Memorization in Deep Networks", 2017). They are ranked by the mean over the
-    run, not by the last loss, since in the end they are fitted too.
+    They are ranked as by `astkit.suspects`, by the mean over the run: in the end wrong labels are
+    fitted too.
 
     Attributes:
         rows: int64 ``[k]``, the most suspected first.
@@ -209,7 +208,7 @@ class Suspects:
 
     def __init__(self, samples: Samples, k: int = 50) -> None:
         check_count("k", k)
-        order = by_loss(samples.loss[: samples.ranked])
+        order = highest_first(samples.loss[: samples.ranked])
         order = order[~samples.loss[order].isnan()]
         if not len(order):
             raise ValueError("no row has a loss: rank the rows of a run that knows them by number")
@@ -322,13 +321,6 @@ def together(visits: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
         predicted = torch.stack([each["predicted"] for each in visits])
         both["predicted"] = predicted.where(predicted >= 0, predicted.amax(0)).mode(0).values
     return both
-
-
-def by_loss(losses: Tensor) -> Tensor:
-    """Rows by falling loss, int64 ``[N]``, equal ones at random; those without one (NaN) last."""
-    order = rng.permutation(len(losses), 0, "rows of equal loss")
-    falling = losses[order].nan_to_num(-torch.inf, torch.inf).argsort(descending=True, stable=True)
-    return order[falling]
 
 
 def _inputs(item: Any) -> Any:

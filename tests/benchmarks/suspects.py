@@ -4,9 +4,11 @@ Digits of which a share has another label, drawn at random, and images of CIFAR-
 of careless people (CIFAR-10N, "worse"). The kit ranks the rows by their mean loss over one
 training, or over as many as cleanlab takes, which ranks them by the probability of the label given,
 as predicted by five networks of which none was trained on the row. The same network and number of
-epochs for all. Needs cleanlab, from ``make peers``, and CIFAR-10N beside CIFAR-10. New results are
-kept in out/, so that they do not change the checkout that they state; when all are there, writes
-suspects.json and the picture of README.
+epochs for all. Needs cleanlab, from ``make peers``, and CIFAR-10N beside CIFAR-10; ``--only`` some
+labels and ``--methods`` others than all. Other ranks of the same training (`RANKS`) were compared
+on digits with seeds 5 to 9, where the penalty of `astkit.comparison.suspects` was chosen of 0.001,
+0.01, 0.1, 1, 3 and 10, and the margin to another class in place of the value for the label.
+suspects.json is written with what it has and the new results, and so is the picture of README.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from importlib.metadata import version
-from pathlib import Path
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -22,28 +24,34 @@ import pandas as pd
 import torch
 from sklearn.metrics import average_precision_score
 from sklearn.model_selection import StratifiedKFold
-from torch import Tensor
+from torch import Tensor, nn
 
 from astkit import models, rng
 from astkit.comparison.samples import Samples
 from astkit.comparison.statistics import Interval, mean_interval, paired_difference
+from astkit.comparison.suspects import excess_loss, label_doubt
 from astkit.comparison.training import RunRecord
 from astkit.datasets import Images, Loader, split
 from astkit.datasets.conditions import Condition, condition
 from astkit.files import read_json, write_atomic, write_json
 from astkit.stamp import stamp
 from astkit.trainers import TrainConfig, Trainer
-from tests.benchmarks import gain
+from tests.benchmarks import bench, gain
 
-RESULTS = Path(__file__).with_name("suspects.json")
-ROOT = Path(__file__).parents[2]
-PICTURE, CACHE = ROOT / "docs" / "static" / "suspects.png", ROOT / "out" / "suspects.json"
+RESULTS = bench.HERE / "suspects.json"
+PICTURE = bench.ROOT / "docs" / "static" / "suspects.png"
 SEEDS, FOLDS, SHOWN = range(5), 5, 12
 DRAWN, EPOCHS, LR = ("10 %", "30 %"), 15, 3e-3  # of digits
 ROWS, EPOCHS_OF_PEOPLE = 10_000, 8
 PEOPLE = "labels of people, CIFAR-10"
 CLEANLAB = "cleanlab"
-TRAININGS = {"astkit": 1, "astkit, four trainings": 4, CLEANLAB: FOLDS - 1}  # in whole ones
+RANKS = ("astkit, last quarter", "astkit, last part", "astkit, features")
+TRAININGS = {
+    "astkit": 1,
+    **dict.fromkeys(RANKS, 1),
+    "astkit, four trainings": 4,
+    CLEANLAB: FOLDS - 1,  # in whole ones
+}
 
 
 def made_of(labels: str, seed: int) -> Condition:
@@ -76,10 +84,41 @@ def trainer_of(data: Images, seed: int, *observers: RunRecord) -> Trainer:
 
 def by_loss(data: Images, seed: int) -> Samples:
     """What the kit records in one training."""
+    return trained(data, seed)[0]
+
+
+def trained(data: Images, seed: int) -> tuple[Samples, Trainer]:
     record = RunRecord(len(data), lambda: trainer.progress, torch.device("cpu"))
     trainer = trainer_of(data, seed, record)
     trainer.run()
-    return Samples(record.trained, record.losses, data, predicted=record.predicted, name="dense")
+    options: dict[str, Any] = {"predicted": record.predicted, "name": "dense"}
+    return Samples(record.trained, record.losses, data, **options), trainer
+
+
+def by_rank(data: Images, seed: int, method: str) -> Tensor:
+    """Suspicion of each row by losses of a part of a training, or by features at its end."""
+    samples, trainer = trained(data, seed)
+    if method == "astkit, features":
+        return label_doubt(last_features(trainer.model, data), data.labels)
+    parts = len(samples.losses) // 4 if method == "astkit, last quarter" else 1
+    return excess_loss(samples.losses[-parts:]).nan_to_num(-torch.inf)
+
+
+def last_features(model: nn.Module, data: Images) -> Tensor:
+    """Inputs of the last linear layer, ``[N, d]``."""
+    last = [module for module in model.modules() if isinstance(module, nn.Linear)][-1]
+    seen: list[Tensor] = []
+    hook = last.register_forward_pre_hook(lambda _, given: seen.append(given[0].float()))
+    _outputs(model, data, data)
+    hook.remove()
+    return torch.cat(seen)
+
+
+def _outputs(model: nn.Module, rows: Images, normalised_as: Images) -> Tensor:
+    batches = Loader(rows, 500, shuffle=False, normalize=normalised_as.channel_stats()).batches(0)
+    model.eval()
+    with torch.no_grad():
+        return torch.cat([model(batch.x) for batch in batches])
 
 
 def by_cleanlab(data: Images, seed: int) -> Tensor:
@@ -92,10 +131,7 @@ def by_cleanlab(data: Images, seed: int) -> Tensor:
         trainer = trainer_of(data.subset(torch.from_numpy(train)), seed)
         trainer.run()
         rows = data.subset(torch.from_numpy(held_out))
-        batches = Loader(rows, 500, shuffle=False, normalize=data.channel_stats()).batches(0)
-        trainer.model.eval()
-        with torch.no_grad():
-            outputs = torch.cat([trainer.model(batch.x) for batch in batches])
+        outputs = _outputs(trainer.model, rows, data)
         probabilities[torch.from_numpy(held_out)] = outputs.softmax(1)
     quality = get_label_quality_scores(data.labels.numpy(), probabilities.numpy())
     return torch.from_numpy(1 - quality)
@@ -106,6 +142,8 @@ def result(labels: str, seed: int, method: str) -> dict[str, Any]:
     made = made_of(labels, seed)
     if method == CLEANLAB:
         suspicion = by_cleanlab(made.train, seed)
+    elif method in RANKS:
+        suspicion = by_rank(made.train, seed, method)
     else:
         seeds = range(seed, seed + 100 * TRAININGS[method], 100)
         suspicion = sum((by_loss(made.train, each).loss for each in seeds), torch.zeros(()))
@@ -136,6 +174,8 @@ def table(rows: list[dict[str, Any]]) -> pd.DataFrame:
         }
         for method, arm in values.items():
             some = [row for row in rows if (row["labels"], row["method"]) == (labels, method)]
+            if not some:
+                continue
             found, wrong = (sum(row[key] for row in some) for key in ("found", "wrong"))
             gap = paired_difference(arm, values[CLEANLAB])
             shown[f"{labels}, {method}"] = {
@@ -144,6 +184,9 @@ def table(rows: list[dict[str, Any]]) -> pd.DataFrame:
                 "wrong labels found": f"{found:,} of {wrong:,}",
                 "trainings": str(TRAININGS[method]),
                 "minus cleanlab": "" if method == CLEANLAB else _amount(gap, "+.3f"),
+                "minus astkit": _amount(paired_difference(arm, values["astkit"]), "+.4f")
+                if method in RANKS
+                else "",
             }
     return pd.DataFrame(shown).T.rename_axis("wrong labels")
 
@@ -158,19 +201,20 @@ def draw(seed: int = 0) -> None:
 
 def main() -> None:
     torch.set_num_threads(1)
-    rows: dict[str, Any] = read_json(CACHE)
-    for labels in (*DRAWN, PEOPLE):
-        for seed in SEEDS:
-            for method in TRAININGS:
-                name = f"{labels} | {seed} | {method}"
-                if name not in rows:
-                    rows[name] = result(labels, seed, method)
-                    write_json(CACHE, rows)
-                    print(json.dumps(rows[name]), flush=True)
-    content = {"stamp": stamp(), "cleanlab": version("cleanlab"), "rows": list(rows.values())}
+    every, methods = [*DRAWN, PEOPLE], list(TRAININGS)
+    asked = bench.options(__doc__, RESULTS, only=every, methods=methods)
+    report = read_json(asked.out)
+    rows = {(row["labels"], row["seed"], row["method"]): row for row in report.get("rows", [])}
+    environment = stamp()
+    for key in product(asked.only, SEEDS, asked.methods):
+        if key not in rows:
+            rows[key] = result(*key)
+            print(json.dumps(rows[key]), flush=True)
+            if CLEANLAB in asked.methods:
+                report["cleanlab"] = version("cleanlab")
+            write_json(asked.out, {**report, "stamp": environment, "rows": list(rows.values())})
     draw()
-    write_json(RESULTS, content)
-    print(table(content["rows"]).to_string())
+    print(table(list(rows.values())).to_string())
 
 
 def _amount(found: Interval, digits: str) -> str:

@@ -11,7 +11,8 @@ from PIL import Image
 from torch.utils.data import DataLoader, Subset, SubsetRandomSampler, TensorDataset
 
 from astkit import indexed
-from astkit.comparison.samples import Samples, by_loss, explorer, together
+from astkit.comparison.samples import Samples, explorer, together
+from astkit.comparison.suspects import highest_first
 from astkit.datasets import Images, Loader
 from astkit.datasets.facts import class_labels
 
@@ -117,7 +118,7 @@ def test_suspects_of_equal_loss_are_ordered_at_random(trained):
     wrong = torch.arange(rows) < 400  # a stable order would find all of them
     assert wrong[even.suspects(400).rows].double().mean() < 0.15
     assert torch.equal(even.suspects(400).rows, even.suspects(400).rows)
-    order = by_loss(torch.tensor([NAN, 1.0, float("inf"), 3.0]))
+    order = highest_first(torch.tensor([NAN, 1.0, float("inf"), 3.0]))
     assert order.tolist() == [2, 3, 1, 0]
 
 
