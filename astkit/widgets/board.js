@@ -4,8 +4,8 @@ const MOST = 2000; // points of a series; a run has more are thinned to half of 
 const CLOUD = 12000; // scores
 const WINDOW = 20; // points of the running mean over a pale noisy series
 const NOISY = ["measured_rate", "loss"];
-const TALL = 190;
-const ROOM = { left: 56, right: 14, top: 24, bottom: 22 }; // around the curves of a panel
+const TALL = 204;
+const ROOM = { left: 56, right: 14, top: 38, bottom: 22 }; // around the curves of a panel
 const LIGHT = {
   run: "#D55E00", dense: "#004488", joules: "#A4161A", selected: "#00857A", skipped: "#B8860B",
 };
@@ -73,16 +73,17 @@ function scales(panel, box, data) {
   const { series, cloud } = data;
   const values = drawnCurves(panel, series).flatMap(([name]) => series[name].map((p) => p[1]));
   if (panel.name === "threshold") for (const score of cloud) values.push(score[1]);
-  let low = Infinity, high = -Infinity;
+  let low = Infinity, high = -Infinity, least = Infinity;
   for (const value of values) {
     if (!Number.isFinite(value)) continue;
     low = Math.min(low, value);
     high = Math.max(high, value);
+    if (value > 0) least = Math.min(least, value);
   }
   if (low > high) [low, high] = [0, 1];
-  const log = panel.name === "threshold" && low > 0;
-  if (log) [low, high] = [Math.max(low, high / 1e5) / 1.5, high * 1.5];
-  else [low, high] = [Math.min(0, low), high > Math.min(0, low) ? high * 1.05 : 1];
+  const log = panel.name === "threshold" && low >= 0 && least <= high; // 0 lies at its lower end
+  if (log) [low, high] = [Math.max(least, high / 1e5) / 1.5, high * 1.5];
+  else [low, high] = [Math.min(0, low), high > Math.min(0, low) ? high * panel.room : 1];
   const last = Math.max(1, data.step);
   const at = log ? Math.log10 : (value) => value;
   const part = (value) => (at(value) - at(low)) / (at(high) - at(low));
@@ -118,7 +119,7 @@ function words(context, text, x, y, style = {}) {
 // A frame with ticks, and the vertical lines of changed settings.
 function frame(context, panel, box, scale, data, look) {
   Object.assign(context, { strokeStyle: look.ink, fillStyle: look.ink, lineWidth: 1 });
-  words(context, panel.title, box.x, box.y - 9, { font: "600 12px system-ui, sans-serif" });
+  words(context, panel.title, box.x, box.y - 24, { font: "600 12px system-ui, sans-serif" });
   const rows = scale.log ? decades(scale.low, scale.high) : ticks(scale.low, scale.high, 4);
   for (const value of rows) {
     const y = Math.round(scale.y(value)) + 0.5;
@@ -129,7 +130,8 @@ function frame(context, panel, box, scale, data, look) {
     words(context, shown(step), scale.x(step), box.y + box.height + 15, { textAlign: "center" });
   context.strokeStyle = look.soft;
   context.strokeRect(box.x, box.y, box.width, box.height);
-  for (const [step, name, value] of data.events) {
+  let free = box.x + box.width; // left of the names of later changes
+  for (const [step, name, value] of [...data.events].reverse()) {
     const x = scale.x(step);
     context.setLineDash([2, 3]);
     context.beginPath();
@@ -137,16 +139,21 @@ function frame(context, panel, box, scale, data, look) {
     context.lineTo(x, box.y + box.height);
     context.stroke();
     context.setLineDash([]);
-    if (panel.first) words(context, `${name} ${value}`, x + 3, box.y + 11, { fillStyle: look.soft });
+    const text = `${name} ${typeof value === "number" ? shown(value) : value}`;
+    const left = Math.min(x, box.x + box.width - context.measureText(text).width - 6);
+    if (!panel.first || left + context.measureText(text).width + 6 > free) continue;
+    words(context, text, left + 3, box.y + 11, { fillStyle: look.soft });
+    free = left;
   }
 }
 
-function legend(context, entries, box) {
-  Object.assign(context, { font: "11px system-ui, sans-serif", textAlign: "right" });
-  let x = box.x + box.width;
-  for (const [label, colour] of [...entries].reverse()) {
-    words(context, label, x, box.y - 9, { fillStyle: colour, textAlign: "right" });
-    x -= context.measureText(label).width + 12;
+function legend(context, entries, box, look) {
+  let x = box.x;
+  for (const [label, colour] of entries) {
+    context.fillStyle = colour;
+    context.fillRect(x, box.y - 13, 10, 4);
+    words(context, label, x + 14, box.y - 7, { fillStyle: look.ink });
+    x += context.measureText(label).width + 26;
   }
 }
 
@@ -181,14 +188,14 @@ function draw(context, panel, box, data, look) {
   });
   const joules = panel.name === "cost" ? data.series.joules ?? [] : [];
   if (joules.length) {
-    const own = { ...panel, curves: { joules: "joules" } };
+    const own = { ...panel, curves: { joules: "joules" }, room: 1.5 }; // else on the FLOPs' line
     const right = scales(own, box, data);
-    path(context, joules, right, { strokeStyle: look.joules, fillStyle: look.joules });
+    path(context, joules, right, { strokeStyle: look.joules, fillStyle: look.joules, dash: [2, 3] });
     for (const value of ticks(right.low, right.high, 4))
       words(context, shown(value), box.x + box.width + 4, right.y(value) + 4, { fillStyle: look.joules });
-    entries.push(["joules (right)", look.joules]);
+    entries.push(["joules", look.joules]);
   }
-  legend(context, entries, box);
+  legend(context, entries, box, look);
   return scale;
 }
 
@@ -296,7 +303,7 @@ function view(data, send, el) {
     cost.replaceChildren(...(data.state.cost ?? []).map((line) => make("span", { textContent: line })));
     const width = canvas.clientWidth;
     if (!width) return;
-    const columns = width > 560 ? 2 : 1;
+    const columns = width > 640 ? 2 : 1;
     const look = lookOf(el);
     let column = 0, row = 0;
     panels = data.panels.map((panel, place) => {
@@ -309,7 +316,7 @@ function view(data, send, el) {
         width: wide * own - ROOM.left - right, height: TALL - ROOM.top - ROOM.bottom,
       };
       column += wide;
-      return { ...panel, box, first: !place };
+      return { ...panel, box, first: !place, room: 1.05 };
     });
     const height = (row + 1) * TALL;
     canvas.style.height = `${height}px`;

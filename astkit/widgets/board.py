@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from textwrap import fill
+from textwrap import wrap
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.ticker import EngFormatter, MaxNLocator
+from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from astkit.widgets.style import COLOURS, INK, SELECTED, SKIPPED, SOFT, WIDTH, Picture, line, styled
+from astkit.widgets.style import (
+    COLOURS,
+    INK,
+    PIXELS,
+    SELECTED,
+    SKIPPED,
+    SOFT,
+    WIDTH,
+    Picture,
+    line,
+    styled,
+)
 
 POINTS = 1000  # maximum number of points per series
 BATCHES = 250  # maximum number of batches whose scores are kept
@@ -123,23 +134,28 @@ class LiveBoard:
     def picture(self, caption: str = "") -> Picture:
         """A panel for each measured quantity, the cost in words, and ``caption`` below."""
         panels = self.panels()
+        words = [*self.cost(), *[caption] * bool(caption)]
+        said = [part for text in words for part in wrap(text, 105)]
         names = list(panels)
         wide = names.pop(0) if "threshold" in panels else None
         places: list[Any] = [[name, name] for name in [wide] if name]
         places += [[*names[row : row + 2], "."][:2] for row in range(0, len(names), 2)]
-        height = 2.2 * len(places) + 0.8
-        figure = Picture(figsize=(WIDTH, height), dpi=110)
+        below = 0.2 + 0.17 * len(said)
+        height = 2.2 * len(places) + below
+        figure = Picture(figsize=(WIDTH, height), dpi=2 * PIXELS)
         axes = figure.subplot_mosaic(places)
         figure.subplots_adjust(
-            left=0.11, right=0.92, top=1 - 0.3 / height, bottom=1.2 / height, hspace=0.65
+            left=0.11,
+            right=0.91,
+            top=1 - 0.3 / height,
+            bottom=(0.45 + below) / height,
+            hspace=0.65,
         )
         for name, axis in axes.items():
             title, curves = panels[str(name)]
             axis.set_title(title)
             self._curves(axis, str(name), curves)
-        words = [*self.cost(), *[caption] * bool(caption)]
-        said = "\n".join(fill(text, 120) for text in words)
-        figure.text(0.02, 0.1 / height, said, size=8, color=SOFT, va="bottom")
+        figure.text(0.02, 0.1 / height, "\n".join(said), size=9, color=SOFT, va="bottom")
         return figure
 
     def _curves(self, axis: Axes, panel: str, curves: dict[str, str]) -> None:
@@ -191,10 +207,14 @@ class LiveBoard:
             axis.plot(steps[mask], scores[mask], ".", color=colour, ms=2, alpha=0.5, label=label)
         values = [*scores, *(value for _, value in self.series["threshold"])]
         finite = np.array(values)[np.isfinite(values)]
-        if len(finite) and finite.min() > 0:
+        if (finite >= 0).all() and (finite > 0).any():
             top = finite.max()
-            axis.set_yscale("log")
-            axis.set_ylim(max(finite.min(), top / 10**DECADES) / 1.5, top * 1.5)
+            axis.set_yscale("log")  # 0 lies at its lower end
+            low = max(finite[finite > 0].min(), top / 10**DECADES)
+            axis.set_ylim(low / 1.5, top * 1.5)
+            axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if top < 100 * low else (1,)))
+            axis.yaxis.set_major_formatter("{x:g}")
+            axis.yaxis.set_minor_formatter(NullFormatter())
 
     def _joules(self, axis: Axes) -> None:
         """A line of joules on an axis of its own, if there are any."""
@@ -204,7 +224,9 @@ class LiveBoard:
         right = axis.twinx()
         right.grid(False)
         right.spines["right"].set_visible(True)
-        right.plot(x, y, color=COLOURS[0], lw=1.2)
-        right.set_ylim(bottom=0)
+        look: Any = {"color": COLOURS[0], "lw": 1.4, "ls": ":"}
+        right.plot(x, y, **look)
+        right.yaxis.set_major_formatter(EngFormatter())
+        right.set_ylim(0, 1.5 * max(y) or 1)  # else on the line of the FLOPs
         right.set_ylabel("joules", color=COLOURS[0])
-        axis.plot([], [], color=COLOURS[0], lw=1.2, label="joules")
+        axis.plot([], [], label="joules", **look)

@@ -174,16 +174,14 @@ class Screen:
         gate = self.run.trainer.policy
         if not isinstance(gate, Gate):
             return None
-        requested = self.run.trainer.steering.requested
+        waiting = self.run.trainer.steering.waiting()
         controller, names = gate.controller, sorted(REGISTRIES["controller"])
         own = (name for name in names if type(controller) is resolve("controller", name))
-        gains = [
-            (name, requested.get(name, getattr(controller, name))) for name in controller.gains
-        ]
+        gains = [(name, waiting.get(name, getattr(controller, name))) for name in controller.gains]
         return {
-            "rate": requested.get("rate", gate.rate),
+            "rate": waiting.get("rate", gate.rate),
             "least": min(0.01, gate.rate),
-            "controller": requested.get("controller", next(own, type(controller).__name__)),
+            "controller": waiting.get("controller", next(own, type(controller).__name__)),
             "controllers": names,
             "gains": [[n, v] for n, v in gains if isinstance(v, int | float) and v > 0],
         }
@@ -218,9 +216,10 @@ class Screen:
 
     def _picture(self, caption: str = "", dpi: int = 80) -> None:
         start = time.perf_counter()
-        figure = self.board.picture(caption or self.note)
+        said = caption or self.note
+        figure = self.board.picture(said)
         picture = {"image/png": base64.b64encode(figure.png(dpi)).decode(), "text/plain": _TEXT}
-        about = {"alt": f"board of a run: {caption}", "width": figure.pixels_wide}
+        about = {"alt": f"board of a run: {said}", "width": figure.pixels_wide}
         self._display(picture, {"image/png": about})
         end = time.perf_counter()
         self._due = end + max(FRAME_S, (end - start) / SHARE.get(self.mode, 1.0))

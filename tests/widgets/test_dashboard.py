@@ -374,6 +374,8 @@ def test_without_an_answer_pictures_take_the_place_and_say_so(
         said = "no controls, since "
         said += "the front end shows no widget" if installed else "anywidget is not installed"
         assert shown.note.startswith(said)
+        pictures = [each for each in notebook.output.shown if "image/png" in each]
+        assert pictures[0]["about"]["image/png"]["alt"] == f"board of a run: {shown.note}"
 
     check(started(notebook, trainer, use, heard=False, pace=50), "finished", [STEPS])
     first, *others = notebook.output.kinds
