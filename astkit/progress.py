@@ -12,7 +12,7 @@ from tqdm.std import tqdm
 from astkit import distributed
 
 COLUMNS = 100  # of a bar in a notebook
-_warned: dict[Any, Any] = {}  # sentences, as Python keeps them to say each once
+_warned: dict[str, Any] = {}  # sentences, and the filters under which each was said
 
 
 def in_notebook() -> bool:
@@ -102,5 +102,8 @@ def announce(sentence: str) -> None:
 
 def warn(sentence: str) -> None:
     """Warn once, with the sentence alone: a line of the source says nothing to who reads it."""
+    if _warned.get(sentence) is warnings.filters:
+        return  # Python itself forgets what was said whenever a library touches the filters
+    _warned[sentence] = warnings.filters
     with Bar.external_write_mode(sys.stderr):
-        warnings.warn_explicit(sentence, UserWarning, "astkit", 0, registry=_warned)
+        warnings.warn_explicit(sentence, UserWarning, "astkit", 0)

@@ -174,14 +174,16 @@ class Screen:
         gate = self.run.trainer.policy
         if not isinstance(gate, Gate):
             return None
-        waiting = self.run.trainer.steering.waiting()
+        requested = self.run.trainer.steering.requested
         controller, names = gate.controller, sorted(REGISTRIES["controller"])
         own = (name for name in names if type(controller) is resolve("controller", name))
-        gains = [(name, waiting.get(name, getattr(controller, name))) for name in controller.gains]
+        gains = [
+            (name, requested.get(name, getattr(controller, name))) for name in controller.gains
+        ]
         return {
-            "rate": waiting.get("rate", gate.rate),
+            "rate": requested.get("rate", gate.rate),
             "least": min(0.01, gate.rate),
-            "controller": waiting.get("controller", next(own, type(controller).__name__)),
+            "controller": requested.get("controller", next(own, type(controller).__name__)),
             "controllers": names,
             "gains": [[n, v] for n, v in gains if isinstance(v, int | float) and v > 0],
         }
