@@ -119,8 +119,8 @@ def set_aside(
     count = int(units.max()) + 1
     if count < FEWEST_UNITS:
         raise ValueError(
-            f"target has {count} rows or groups, too few to set some aside for {parts[0]}: pass"
-            f" {' and '.join(f'{part}=' for part in parts)}, or at least {FEWEST_UNITS}"
+            f"target has {count} rows, groups or dates, too few to set some aside for {parts[0]}:"
+            f" pass {' and '.join(f'{part}=' for part in parts)}, or at least {FEWEST_UNITS}"
         )
     if isinstance(data, Table) and groups is None and not in_order:
         in_order = autocorrelation_time(data.values.double().numpy()) > 1

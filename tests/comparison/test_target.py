@@ -182,7 +182,7 @@ def test_a_fifth_of_the_units_is_set_aside() -> None:
     left, held = set_aside(series, ["test", "validation"])
     assert held["test"].rows.tolist() == list(range(80, 100))
     assert held["validation"].rows.tolist() == list(range(60, 80))
-    with pytest.raises(ValueError, match="target has 9 rows or groups, too few"):
+    with pytest.raises(ValueError, match="target has 9 rows, groups or dates, too few"):
         set_aside(classes(9), ["validation"])
 
 
