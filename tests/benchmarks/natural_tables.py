@@ -23,7 +23,8 @@ use. Gain over dense training on the old rows at equal FLOPs, in percent of the 
 accuracy, of a network with two hidden layers; mean and 95 % interval over {splits} splits, one
 training a split. "Both" trains on old and target rows alike. "Target alone" keeps its best
 validation point, whose step of {steps:,} is named for each split. "Aim" may train on the target's
-rows as it decides.
+rows as it decides. Of late flights no dense network names any (its accuracy is the share of the
+others), so that accuracy tells little there.
 
 """
 FORECASTS = """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from tests.benchmarks import natural, natural_tables
+from tests.benchmarks import natural, natural_tables, natural_training
 
 CONTENT = json.loads(natural.RESULTS.read_text())
 
@@ -36,3 +36,17 @@ def test_tables_are_of_the_committed_results() -> None:
     said = natural_tables.text()
     assert "| bikes, last three months | the same period |" in said
     assert "Mean regret against the best of these three" in said
+
+
+def test_each_shift_was_trained_on_all_splits_later_rows_first() -> None:
+    content = json.loads(natural_training.RESULTS.read_text())
+    assert content["stamp"]["dirty"] is False
+    found = natural_training.gains(content["entries"])
+    assert {line["splits"] for line in found} == {natural_training.SPLITS}
+    shifts: dict[bool, set[str]] = {True: set(), False: set()}
+    for line in found:
+        shifts[line["later"]].add(line["shift"])
+    without_time = {"flights, another airport", "wages, 1985 after 1978"}
+    assert shifts[False] == shifts[True] | without_time
+    table = natural_tables.text().partition("### Was it foretold?")[0]
+    assert table.rindex("| later rows |") < table.index("| the same period |")
