@@ -20,9 +20,9 @@ CELL_SECONDS = 300
 SMALL_TREES = """
 import sys
 sys.path.pop(0)  # the current folder
-from astkit.aim import decisions, estimators
+from astkit.aim import estimators, proxies
 from ipykernel.kernelapp import launch_new_instance
-decisions.TREES |= {"max_iter": 3}
+proxies.TREES |= {"max_iter": 3}
 estimators.TREES |= {"max_bins": 8, "max_iter": 10}
 launch_new_instance()
 """
