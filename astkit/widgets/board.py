@@ -135,7 +135,7 @@ class LiveBoard:
         """A panel for each measured quantity, the cost in words, and ``caption`` below."""
         panels = self.panels()
         words = [*self.cost(), *[caption] * bool(caption)]
-        said = [part for text in words for part in wrap(text, 105)]
+        said = [part for text in words for part in wrap(text, 110)]
         names = list(panels)
         wide = names.pop(0) if "threshold" in panels else None
         places: list[Any] = [[name, name] for name in [wide] if name]

@@ -45,7 +45,7 @@ class Run:
         self.trainer = trainer
         self.status = "ready"
         self.error: BaseException | None = None
-        self.interrupted = False
+        self._interrupted = False
         self._paused, self._single, self._stopped = False, False, False
         self._busy, self._awaited = False, 0  # whether a cell runs, and cells that await this run
         self._task: asyncio.Task[None] | None = None
@@ -77,7 +77,7 @@ class Run:
                         screen.follow()
                     if self._stopped or interrupted():
                         break
-            self.interrupted = interrupted()
+            self._interrupted = interrupted()
         self.wait()
 
     def begin(self, screen: Screen, pace: float | None = None) -> None:
@@ -139,7 +139,7 @@ class Run:
         return "paused" if self._paused and not self._single else ""
 
     def _over(self) -> bool:
-        return self._stopped or self.interrupted
+        return self._stopped or self._interrupted
 
     @contextmanager
     def _training(self, screen: Screen | None) -> Iterator[None]:
@@ -150,10 +150,10 @@ class Run:
             yield
         except BaseException as error:  # an event loop must not see an interrupt either
             self.error = error
-            self.interrupted = isinstance(error, KeyboardInterrupt | asyncio.CancelledError)
+            self._interrupted = isinstance(error, KeyboardInterrupt | asyncio.CancelledError)
         finally:
             _RUNNING.pop(self.trainer, None)
-        if self.interrupted:
+        if self._interrupted:
             self.status, self.error = "interrupted", KeyboardInterrupt()
         elif self.error is not None:
             self.status = "failed"
@@ -179,7 +179,7 @@ class Run:
             try:
                 await asyncio.shield(self._task)
             except asyncio.CancelledError:  # the kernel was interrupted
-                self.interrupted = True
+                self._interrupted = True
                 await self._task
             finally:
                 self._awaited -= 1
@@ -208,7 +208,7 @@ class Run:
 def _interrupt(number: int, frame: FrameType | None) -> None:
     """An interrupt between two cells ends the runs that train then."""
     for run in list(_RUNNING.values()):
-        run.interrupted = True
+        run._interrupted = True
 
 
 class Dashboard:

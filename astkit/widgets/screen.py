@@ -224,7 +224,7 @@ class Screen:
         about = {"alt": f"board of a run: {said}", "width": figure.pixels_wide}
         self._display(picture, {"image/png": about})
         end = time.perf_counter()
-        self._due = end + max(FRAME_S, (end - start) / SHARE.get(self.mode, 1.0))
+        self._due = end + max(FRAME_S, (end - start) / SHARE[self.mode])
 
     def end(self) -> None:
         """Put a picture and the final settings in the place of the widget, or of the last one."""
