@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -70,7 +71,9 @@ WORDS = {
 AIM_ON_TARGET = "aim+target"
 """In a table of its own: what it may train on, no other policy may."""
 TEXTS = ("text", "irrelevant_text:share=0.2")
+TAILED = "irrelevant_text:share=0.05"
 WHOLE, HALF = 0.8, 0.4  # epochs over them
+SHORT = (0.256, 0.384, 0.52)  # of which a method may reach what dense training has after `WHOLE`
 
 
 def described(data: str, condition: str, epochs: float) -> str:
@@ -145,6 +148,33 @@ def shares() -> list[dict[str, Any]]:
                     **foretold(key, value, forecasts if policy == "aim" else {}),
                 }
             )
+    return table
+
+
+def multipliers(entries: dict[str, Any]) -> list[dict[str, Any]]:
+    """The share of dense training's FLOPs at which a method reaches its bits, on texts.
+
+    Of each seed by linear interpolation over the logarithm of the budget, between runs of their own
+    with `SHORT` budgets and a whole one; mean and interval over seeds. A seed that does not reach
+    them, or does with the smallest budget, has none.
+    """
+    table = []
+    for condition, policy in product(("irrelevant_text:share=0.2", TAILED), ("aim", "oracle")):
+        found = []
+        for seed in SEEDS:
+            spec = Run("text", condition, WHOLE, DENSE, seed)
+            dense = entries[spec.name]
+            runs = [replace(spec, epochs=each, policy=policy).name for each in (*SHORT, WHOLE)]
+            known = [entries[name] for name in runs if name in entries]
+            share = [math.log(each["budget"] / dense["budget"]) for each in known]
+            bits = [each["value"] for each in known]
+            if len(known) > 1 and bits[-1] < dense["value"] < bits[0]:
+                found.append(math.exp(np.interp(-dense["value"], -np.array(bits), share)))
+        if found:
+            mean = mean_interval(found)
+            ends = {"low": mean.low, "high": mean.high}
+            line = {"condition": described("text", condition, WHOLE), "policy": policy}
+            table.append({**line, "n": mean.n, "share": mean.mean, **ends})
     return table
 
 
@@ -247,6 +277,7 @@ def main() -> None:
         "with_half": with_half,
         "aim_on_target": on_target,
         "abstentions": abstentions(),
+        "multipliers": multipliers(entries),
         "not_run": [described(*key) for key in planned if key not in done],
     }
     write_json(SHARES, content)
