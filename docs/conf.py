@@ -6,6 +6,7 @@ site. `site_pages` writes the pages that are made from code and results.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
@@ -98,8 +99,24 @@ def setup(app: Any) -> None:
 
 
 def _uncommented(app: Any, name: str, source: list[str]) -> None:
-    """Take the directives of a page out of its comments."""
+    """Take the directives of a page out of its comments; name the pictures of a notebook."""
+    if str(app.env.doc2path(name)).endswith(".ipynb"):
+        source[0] = _with_alternative_texts(source[0])
+        return
     source[0] = POLICY.sub(_policy, ON_SITE.sub(r"\1", source[0]))
+
+
+def _with_alternative_texts(notebook: str) -> str:
+    """A notebook whose cells have the texts of their pictures where myst_nb looks for them."""
+    book = json.loads(notebook)
+    for cell in book["cells"]:
+        outputs = cell.get("outputs", ())
+        about = [
+            each.get("metadata", {}).get("image/png", {}) for each in outputs
+        ]
+        if texts := [each["alt"] for each in about if "alt" in each]:
+            cell["metadata"]["mystnb"] = {"image": {"alt": "; ".join(texts)}}
+    return json.dumps(book)
 
 
 def _policy(link: re.Match[str]) -> str:

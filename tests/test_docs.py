@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import inspect
 import io
+import json
 import pkgutil
 import re
 import subprocess
@@ -304,6 +305,16 @@ def test_the_site_is_built_without_a_warning(site: ModuleType, built: Path) -> N
     dates = {path: path.stat().st_mtime_ns for path in DOCS.glob("generated/**/*.*")}
     site.write(DOCS / "generated")  # what has not changed is not built again
     assert dates == {path: path.stat().st_mtime_ns for path in DOCS.glob("generated/**/*.*")}
+
+
+@pytest.mark.full
+def test_pictures_of_notebooks_have_their_alternative_texts(built: Path) -> None:
+    for path in NOTEBOOKS:
+        cells = json.loads(path.read_text("utf-8"))["cells"]
+        outputs = [output for cell in cells for output in cell.get("outputs", ())]
+        texts = {output.get("metadata", {}).get("image/png", {}).get("alt") for output in outputs}
+        page = unescape((built / "notebooks" / f"{path.stem}.html").read_text("utf-8"))
+        assert {text for text in texts - {None} if f'alt="{text}"' not in page} == set(), path
 
 
 @pytest.mark.full
