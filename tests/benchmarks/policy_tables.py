@@ -65,6 +65,19 @@ def gain_text(row: Entry) -> str:
     return f"{row['gain']:+z.1f} {row['unit']} [{low:+z.1f}, {high:+z.1f}]"
 
 
+def multipliers(lines: Sequence[Entry]) -> pd.DataFrame:
+    """With which share of dense training's FLOPs each method reaches its bits, as text."""
+    rows = {
+        f"{each['condition']}, {'`aim`' if each['policy'] == 'aim' else each['policy']}": {
+            "n": f"{each['n']}",
+            "share of the FLOPs": "{share:.2f} [{low:.2f}, {high:.2f}]".format(**each),
+            "multiplier": f"{1 / each['share']:.1f}",
+        }
+        for each in lines
+    }
+    return pd.DataFrame(rows).T.rename_axis("training data")
+
+
 def share_text(row: Entry) -> str:
     """The share of what the oracle gains, where its gain excludes 0."""
     return "" if pd.isna(row["share"]) else f"{row['share']:.2f}"

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from dataclasses import replace
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -36,6 +35,7 @@ from tests.benchmarks.gain import (
     dumped,
     plan,
     read,
+    short,
 )
 
 SHARES = RESULTS.with_name("06_shares.json")
@@ -70,17 +70,14 @@ WORDS = {
 }
 AIM_ON_TARGET = "aim+target"
 """In a table of its own: what it may train on, no other policy may."""
-TEXTS = ("text", "irrelevant_text:share=0.2")
-TAILED = "irrelevant_text:share=0.05"
-WHOLE, HALF = 0.8, 0.4  # epochs over them
-SHORT = (0.256, 0.384, 0.52)  # of which a method may reach what dense training has after `WHOLE`
+WHOLE = 0.8  # epochs over texts
 
 
 def described(data: str, condition: str, epochs: float) -> str:
     """A condition in words."""
     words = WORDS.get(condition) or WORDS[condition.partition(":")[0]]
     if data not in DATA:
-        return words + ", half of the FLOPs of dense training" * (epochs == HALF)
+        return words
     return f"{words} ({DATA[data]}, {epochs:g} epochs)"
 
 
@@ -109,8 +106,6 @@ def shares() -> list[dict[str, Any]]:
     for spec in complete(entries):
         entry = {**entries[spec.name], "name": spec.name}
         conditions[spec.data, spec.condition, spec.epochs].append(entry)
-    whole = [run for run in conditions[*TEXTS, WHOLE] if run["policy"] == DENSE]
-    conditions[*TEXTS, HALF] += whole
 
     def tested(entry: dict[str, Any]) -> Tensor | None:
         found = rows.get(entry["name"])
@@ -154,28 +149,29 @@ def shares() -> list[dict[str, Any]]:
 def multipliers(entries: dict[str, Any]) -> list[dict[str, Any]]:
     """The share of dense training's FLOPs at which a method reaches its bits, on texts.
 
-    Of each seed by linear interpolation over the logarithm of the budget, between runs of their own
-    with `SHORT` budgets and a whole one; mean and interval over seeds. A seed that does not reach
-    them, or does with the smallest budget, has none.
+    Of each seed by interpolation over the logarithm of the budget, between runs with budgets of
+    their own, see `gain.short`, and a whole one; mean and interval over the seeds that reach it.
     """
-    table = []
-    for condition, policy in product(("irrelevant_text:share=0.2", TAILED), ("aim", "oracle")):
-        found = []
-        for seed in SEEDS:
-            spec = Run("text", condition, WHOLE, DENSE, seed)
-            dense = entries[spec.name]
-            runs = [replace(spec, epochs=each, policy=policy).name for each in (*SHORT, WHOLE)]
-            known = [entries[name] for name in runs if name in entries]
-            share = [math.log(each["budget"] / dense["budget"]) for each in known]
-            bits = [each["value"] for each in known]
-            if len(known) > 1 and bits[-1] < dense["value"] < bits[0]:
-                found.append(math.exp(np.interp(-dense["value"], -np.array(bits), share)))
-        if found:
-            mean = mean_interval(found)
-            ends = {"low": mean.low, "high": mean.high}
-            line = {"condition": described("text", condition, WHOLE), "policy": policy}
-            table.append({**line, "n": mean.n, "share": mean.mean, **ends})
-    return table
+    found = defaultdict[tuple[str, str], list[float]](list)
+    for whole in dict.fromkeys(replace(spec, epochs=WHOLE) for spec in short()):
+        dense = entries[replace(whole, policy=DENSE).name]
+        runs = [each for each in short() if replace(each, epochs=WHOLE) == whole]
+        known = [entries[each.name] for each in (*runs, whole) if each.name in entries]
+        shares = [math.log(each["budget"] / dense["budget"]) for each in known]
+        bits = [each["value"] for each in known]
+        if bits[-1] < dense["value"] < bits[0]:
+            share = np.interp(-dense["value"], -np.array(bits), shares)
+            found[described("text", whole.condition, WHOLE), whole.policy].append(math.exp(share))
+    return [
+        {"condition": condition, "policy": policy, "n": len(shares), **ends(shares)}
+        for (condition, policy), shares in found.items()
+    ]
+
+
+def ends(values: list[float]) -> dict[str, float]:
+    """Mean and ends of its interval."""
+    mean = mean_interval(values)
+    return {"share": mean.mean, "low": mean.low, "high": mean.high}
 
 
 def share_of_gain(policy: Gaps, oracle: Gaps) -> Interval:
@@ -264,9 +260,6 @@ def main() -> None:
     if changed:
         raise SystemExit(f"measured with local changes, train them again: {', '.join(changed)}")
     commits = sorted({entry["stamp"]["commit"][:8] for entry in entries.values()})
-    half = described(*TEXTS, HALF)  # at other FLOPs, so in no table
-    (with_half,) = (row for row in table if row["condition"] == half)
-    table.remove(with_half)
     on_target = [row for row in table if row["policy"] == AIM_ON_TARGET]
     table = [row for row in table if row["policy"] != AIM_ON_TARGET]
     planned = dict.fromkeys((spec.data, spec.condition, spec.epochs) for spec in plan())
@@ -274,7 +267,6 @@ def main() -> None:
     content = {
         "measured_at": commits,
         "rows": table,
-        "with_half": with_half,
         "aim_on_target": on_target,
         "abstentions": abstentions(),
         "multipliers": multipliers(entries),

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from astkit.comparison.statistics import Gaps
-from tests.benchmarks.gain import RESULTS, ROWS, SEEDS, Run
-from tests.benchmarks.shares import complete, share_of_gain
+from tests.benchmarks.gain import RESULTS, ROWS, SEEDS, Run, short
+from tests.benchmarks.shares import WHOLE, complete, multipliers, share_of_gain
 from tests.comparison.test_statistics import NUMBERS
 
 
@@ -53,6 +53,25 @@ def test_shares_of_the_gain_at_the_ends() -> None:
     assert share_of_gain(ties, oracle).n == 0
     third = Gaps(oracle.values / 3, None)
     assert share_of_gain(third, Gaps(oracle.values, None)) == pytest.approx((1 / 3,) * 3 + (4,))
+
+
+def test_a_multiplier_is_found_between_two_budgets() -> None:
+    """Bits fall by 0.1 each time that the budget doubles."""
+    entries = {}
+    for spec in short():
+        whole = replace(spec, epochs=WHOLE)
+        for each in (spec, whole, replace(whole, policy="dense")):
+            bits = 3.0 - 0.1 * math.log2(each.epochs / WHOLE)
+            bits += (0.05 + 0.01 * each.seed) * (each.policy == "dense")
+            entries[each.name] = {"value": bits, "budget": 7e9 * each.epochs}
+    found = multipliers(entries)
+    shares = [0.5 ** (0.5 + 0.1 * seed) for seed in SEEDS]
+    half = stats.t.isf(0.025, 4) * stats.sem(shares)
+    assert [each["n"] for each in found] == [5] * 4
+    assert [each["share"] for each in found] == pytest.approx([np.mean(shares)] * 4)
+    assert found[0]["high"] == pytest.approx(np.mean(shares) + half)
+    reached = {name: {**entry, "value": 0.0} for name, entry in entries.items() if "dense" in name}
+    assert multipliers({**entries, **reached}) == []  # which no method reaches
 
 
 def test_a_method_is_shown_once_all_of_its_seeds_are_trained() -> None:
