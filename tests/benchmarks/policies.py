@@ -23,7 +23,8 @@ from astkit.comparison import verdict
 from astkit.comparison.statistics import DENSE
 from astkit.files import read_json, write_atomic
 from astkit.names import REGISTRIES, resolve
-from tests.benchmarks import natural_tables, policy_tables
+from astkit.trainers.evaluation import wilson_interval
+from tests.benchmarks import calibration, natural_tables, policy_tables
 from tests.benchmarks.bench import HERE, ROOT, markdown, summary
 from tests.benchmarks.gain import parsed
 
@@ -67,6 +68,7 @@ early-learning regularisation (Liu et al., 2020), a loss for wrong labels.
 
 Where the training data are like the target, `aim` should train on everything. Draws of the data for
 which it did (`python -m tests.benchmarks.gain --abstentions`): {counts}.
+{nulls}
 
 How much compute is that worth? The share of dense training's FLOPs at which a method reaches its
 bits, between runs with budgets of their own (`python -m tests.benchmarks.gain --short`), with 95 %
@@ -190,10 +192,27 @@ def gained() -> str:
         seeds=seeds,
         words=policy_tables.gains_words(table),
         counts="; ".join(counts),
+        nulls=without_a_shift(),
         multipliers=markdown(policy_tables.multipliers(content["multipliers"])),
         on_target=markdown(policy_tables.on_target()),
         missing="; ".join(content["not_run"]),
         commits=", ".join(content["measured_at"]),
+    )
+
+
+def without_a_shift() -> str:
+    """How often `aim` weighs the rows of tables that are like the target, in a sentence."""
+    cells = read_json(calibration.RESULTS)["tables"]["cells"]
+    trials = sum(each["trials"] for each in cells)
+    alarms, drawn = (
+        round(sum(e["trials"] * e[kind] for e in cells)) for kind in ("alarms", "drawn")
+    )
+    high = 100 * wilson_interval(alarms, trials)[1]
+    sizes = f"{cells[0]['train']} rows, {cells[0]['target']} of a target"
+    return (
+        f"In {trials:,} small tables ({sizes}; `python -m tests.benchmarks.calibration --only\n"
+        f"tables --trials {cells[0]['trials']}`) a test found a difference in {alarms}, at most"
+        f" {high:.1f} % by the upper end of a 95 % interval, and rows were weighed in {drawn}."
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from astkit.trainers.evaluation import wilson_interval
 from tests.benchmarks import calibration, distributed
 from tests.benchmarks.calibration import EDGE, MIXED, NOTHING, ROWS, SEEDS, SHAPES
 
@@ -87,3 +88,15 @@ def test_the_committed_bytes_are_those_of_the_formula() -> None:
 @pytest.mark.parametrize("name", distributed.NAMES)
 def test_the_bytes_that_are_exchanged_are_counted(name: str, world: int) -> None:
     check(distributed.measured(name, world))  # the first step exchanges more
+
+
+def test_aim_abstains_on_tables_without_a_shift_in_99_of_100_draws() -> None:
+    assert calibration.alike(200, 100, "numbers", trials=5)["drawn"] == 0
+    cells = json.loads(calibration.RESULTS.read_text())["tables"]["cells"]
+    assert len(cells) == len(calibration.NULLS)
+    trials = sum(cell["trials"] for cell in cells)
+    alarms = sum(cell["trials"] * cell["alarms"] for cell in cells)
+    assert trials >= 1000
+    assert alarms <= 0.01 * trials
+    assert wilson_interval(round(alarms), trials)[1] <= 0.02
+    assert all(cell["drawn"] <= cell["alarms"] for cell in cells)
