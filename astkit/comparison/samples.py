@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from astkit.widgets.explore import Explorer
     from astkit.widgets.style import Picture
 
-FEATURES = 8  # values of a table row that are displayed
+FEATURES = 12  # values of a table row that are displayed
 ACROSS = 10  # images in a line of suspects
 TEXT = 600  # characters of a text in an explorer
 
@@ -248,7 +248,7 @@ class Suspects:
         samples, predicted, lines = self.samples, self.samples.predicted, {}
         for place, rows in enumerate(self.rows.split(ACROSS)):
             first = 1 + place * ACROSS
-            lines[f"{first} to {first + len(rows) - 1}: suspects"] = rows
+            lines[f"suspects {first} to {first + len(rows) - 1}"] = rows
 
         def words(row: int) -> str:
             return "" if predicted is None else f" → {samples.class_name(int(predicted[row]))}"
@@ -364,4 +364,5 @@ def _contents(value: Any) -> dict[str, Any]:
         except (TypeError, ValueError, RuntimeError):
             return {"text": str(value)[:TEXT]}
         value = {f"x{place}": each for place, each in enumerate(flat)}
-    return dict(list(value.items())[:FEATURES])
+    more = {"...": "..."} if len(value) > FEATURES else {}
+    return {**dict(list(value.items())[:FEATURES]), **more}

@@ -27,12 +27,12 @@ from astkit.widgets.style import (
 
 POINTS = 49
 """Number of points at which the curves of several seeds are averaged."""
-SHOWN_FROM = 0.3
-"""Share of a run from which on its curve determines the range of the vertical axis."""
+NAMED = 4
+"""Points of `forecasts` that have their names."""
 NEAR = 10.0
 """Points or percent up to which the axes of `forecasts` are linear."""
 WIDEST = 3.0
-"""Rows of a forest plot that reach further than this many times the median row are cut off."""
+"""A forest plot ends this many times the median row beyond 0 on the side of worse values."""
 SHARES_SHOWN = (-0.6, 1.25)
 """Ends of the axis of `shares`."""
 SHARES_LABELS = {
@@ -46,7 +46,8 @@ COSTS = {"flops": "FLOPs", "seconds": "time"}
 def differences(table: Table, quantity: str = "accuracy (points)", higher: bool = True) -> Picture:
     """Forest plot: difference of each method to dense training and to random samples.
 
-    The axis ends at `WIDEST` times the median row, if one reaches further: see `_bar`.
+    It shows all gains. Losses and intervals that reach further than `WIDEST` times the median row
+    are cut off: see `_bar`.
 
     Args:
         table: columns ``arm``, ``against`` ("dense" or "random"), ``mean``, ``low``, ``high`` (NaN
@@ -63,6 +64,10 @@ def differences(table: Table, quantity: str = "accuracy (points)", higher: bool 
     both = rows["against"].nunique() > 1
     reach = rows[["mean", "low", "high"]].abs().max(axis=1)
     limit = WIDEST * float(reach.median()) if reach.max() > WIDEST * reach.median() > 0 else np.inf
+    known = rows[["low", "high"]].to_numpy()
+    gained = known.min(axis=1) > 0 if higher else known.max(axis=1) < 0
+    most = max(limit, float(reach[gained].max()) if gained.any() else 0.0)
+    limits = (-limit, most) if higher else (-most, limit)
     for row in rows.to_dict("records"):
         place, to_dense = arms.index(row["arm"]), row["against"] == "dense"
         look: dict[str, Any] = {**line(str(row["arm"])), "linestyle": "none", "marker": "o"}
@@ -71,8 +76,8 @@ def differences(table: Table, quantity: str = "accuracy (points)", higher: bool 
             look["color"] = SOFT
         height = place + 0.14 * both * (-1 if to_dense else 1)
         values = (row["mean"], row["low"], row["high"])
-        _bar(axis, height, values, (-limit, limit), look, mirrored=not higher)
-    shown = rows[["mean", "low", "high"]].clip(-limit, limit)
+        _bar(axis, height, values, limits, look, mirrored=not higher)
+    shown = rows[["mean", "low", "high"]].clip(*limits)
     first, last = min(0.0, float(shown.min().min())), max(0.0, float(shown.max().max()))
     margin = 0.04 * (last - first or 1.0)
     ends = first - margin, last + margin
@@ -138,42 +143,80 @@ def shares(table: Table) -> Picture:
 
 
 @styled
-def forecasts(table: Table) -> Picture:
-    """Measured gain by foretold gain, a point a condition, with the diagonal.
+def gains(table: Table) -> Picture:
+    """Gain of each kind of data with its interval and in words, green if shown to be above 0.
 
     Axes are linear up to `NEAR`, and logarithmic beyond it.
 
     Args:
-        table: columns ``condition``, ``gain``, ``gain_low``, ``gain_high``, ``forecast`` and
-            ``forecast_error``, two standard errors of it; in points of accuracy, or in percent.
+        table: columns ``condition``, ``gain``, ``gain_low``, ``gain_high``, ``unit`` ("points" or
+            "%") and, if known, ``both``: the gain of training on everything, drawn as a tick.
     """
     rows = pd.DataFrame(table)
-    labels = [fill(condition, 34) for condition in rows["condition"]]
-    lines = sum(1 + label.count("\n") for label in labels)
-    figure = picture(height=max(4.6, 0.2 * lines))
+    figure = picture(height=0.8 + 0.3 * len(rows))
+    axis = figure.axes[0]
+    axis.axvline(0, color=INK, lw=1.2)
+    for place, row in enumerate(rows.to_dict("records")):
+        look: dict[str, Any] = {**line("aim"), "linestyle": "none", "ms": 6, "lw": 1.6}
+        if not row["gain_low"] > 0:
+            look["color"] = SOFT
+        errors = [[row["gain"] - row["gain_low"]], [row["gain_high"] - row["gain"]]]
+        axis.errorbar([row["gain"]], [place], xerr=errors, capsize=3, **look)
+        if "both" in row:
+            axis.plot([row["both"]], [place], "|", color=INK, ms=13, mew=1.6)
+    axis.set_xscale("symlog", linthresh=NEAR)
+    low, high = float(rows["gain_low"].min()), float(rows["gain_high"].max())
+    ticks = [tick for tick in (-50, -20, -10, -5, 0, 5, 10, 20, 50, 100) if low <= tick <= high]
+    axis.set_xticks(ticks, [f"{tick:+d}" if tick else "0" for tick in ticks])
+    axis.xaxis.set_minor_locator(NullLocator())
+    words = [f"{gain:+z.1f} {unit}" for gain, unit in zip(rows["gain"], rows["unit"], strict=True)]
+    _label_rows(axis, list(rows["condition"]), words, wide=44)
+    return figure
+
+
+@styled
+def forecasts(table: Table) -> Picture:
+    """Measured gain against predicted gain, a point a condition, with the diagonal.
+
+    Axes are linear up to `NEAR`, and logarithmic beyond it. The `NAMED` points furthest from the
+    diagonal have their names.
+
+    Args:
+        table: columns ``condition``, ``kind``, which has a colour, ``gain``, ``gain_low``,
+            ``gain_high``, ``forecast`` and ``forecast_error``, two standard errors of it; in points
+            of accuracy, or in percent.
+    """
+    rows = pd.DataFrame(table)
+    figure = picture(height=4.6)
     axis = figure.axes[0]
     lowest = min(-1.0, (rows["forecast"] - rows["forecast_error"]).min(), rows["gain_low"].min())
     most = 1.1 * max(NEAR, rows["forecast"].max(), rows["gain_high"].max())
-    axis.plot([lowest, most], [lowest, most], color=INK, lw=1, ls="--", label="foretold exactly")
+    axis.plot([lowest, most], [lowest, most], color=INK, lw=1, ls="--", label="predicted exactly")
     axis.axhline(0, color=SOFT, lw=0.8)
     axis.axvline(0, color=SOFT, lw=0.8)
-    for place, (label, row) in enumerate(zip(labels, rows.to_dict("records"), strict=True)):
+    for place, (kind, group) in enumerate(rows.groupby("kind", sort=False)):
         look: dict[str, Any] = {**line(place), "linestyle": "none", "ms": 6, "lw": 1.4}
-        low, high = row["gain"] - row["gain_low"], row["gain_high"] - row["gain"]
-        look |= {"capsize": 2, "label": label}
-        point = [row["forecast"]], [row["gain"]]
-        axis.errorbar(*point, [[low], [high]], row["forecast_error"], **look)
+        errors = [group["gain"] - group["gain_low"], group["gain_high"] - group["gain"]]
+        look |= {"capsize": 2, "label": kind}
+        point = group["forecast"], group["gain"]
+        axis.errorbar(*point, errors, group["forecast_error"], **look)
+    off = np.arcsinh(rows[["gain", "forecast"]]).diff(axis=1).iloc[:, 1].abs()
+    furthest = rows.loc[off.nlargest(NAMED).index].sort_values("forecast")
+    for number, row in enumerate(furthest.to_dict("records")):
+        words, below = fill(row["condition"], 26), number % 2
+        place: Any = {"xy": (row["forecast"], row["gain"]), "xytext": (6, -6) if below else (0, 9)}
+        place |= {"va": "top", "ha": "left"} if below else {"va": "bottom", "ha": "center"}
+        axis.annotate(words, **place, textcoords="offset points", size=9, color=SOFT)
     axis.set_xscale("symlog", linthresh=NEAR)
     axis.set_yscale("symlog", linthresh=NEAR)
     ticks = [tick for tick in (-5, -2, 0, 2, 5, 10, 20, 50, 100) if lowest <= tick <= most]
     for each in (axis.xaxis, axis.yaxis):
         each.set_ticks(ticks, map(str, ticks))
         each.set_minor_locator(NullLocator())
-    words = "gain from choosing by the target: foretold and measured"
-    axis.set_title(f"{words}, logarithmic above {NEAR:g}")
-    axis.set_xlabel("forecast (points of accuracy, or percent of an error), ± 2 standard errors")
-    axis.set_ylabel("measured, 95 % interval")
-    figure.legend(loc="outside right center", fontsize=8)
+    unit = f"points of accuracy, or % of an error; logarithmic above {NEAR:g}"
+    axis.set_xlabel(f"predicted gain ({unit}), ± 2 standard errors")
+    axis.set_ylabel("measured gain, 95 % interval")
+    figure.legend(loc="outside right center")
     return figure
 
 
@@ -205,9 +248,9 @@ def _bar(
     axis.text(limits[beyond], height, text, color=look["color"], **place)
 
 
-def _label_rows(axis: Axes, names: list[str], beside: list[str]) -> None:
+def _label_rows(axis: Axes, names: list[str], beside: list[str], wide: int = 30) -> None:
     """Names on the left and what stands ``beside`` them on the right; the first row on top."""
-    axis.set_yticks(range(len(names)), [fill(name, 30) for name in names])
+    axis.set_yticks(range(len(names)), [fill(name, wide) for name in names])
     axis.set_ylim(len(names) - 0.5, -0.5)
     axis.grid(visible=False, axis="y")
     right = axis.secondary_yaxis("right")
@@ -233,15 +276,10 @@ def values_by_cost(curves: Table, metric: str = "accuracy", rows: int | None = N
     figure = picture(len(costs), height=4.4)
     looks = lines(arm for arm in table["arm"].unique() if not arm.startswith("random at"))
     for axis, cost in zip(figure.axes, costs, strict=True):
-        ranges = [
+        for arm, runs in table.groupby("arm", sort=False):
             _arm(axis, str(arm), runs, cost, looks.get(str(arm)))
-            for arm, runs in table.groupby("arm", sort=False)
-        ]
         final = table[table["arm"] == "dense"].groupby("seed")["value"].last().mean()
         axis.axhline(final, color=INK, lw=1.0, ls=(0, (5, 3)), label="final value of dense")
-        low, high = np.nanmin(ranges), np.nanmax(ranges)
-        around = high - low or abs(low) or 1.0
-        axis.set_ylim(low - 0.04 * around, high + 0.06 * around)
         axis.set(title=f"validation {metric} against {COSTS[cost]}", ylabel=f"validation {metric}")
         axis.set_xlabel(f"{COSTS[cost]}, as a share of dense training")
         axis.xaxis.set_major_locator(MaxNLocator(6))
@@ -251,13 +289,8 @@ def values_by_cost(curves: Table, metric: str = "accuracy", rows: int | None = N
     return figure
 
 
-def _arm(
-    axis: Axes, arm: str, runs: pd.DataFrame, cost: str, style: dict[str, Any] | None
-) -> tuple[float, float]:
-    """Draw the mean of a method's curves; returns their range from `SHOWN_FROM` on.
-
-    Without a ``style`` the line is thin and grey.
-    """
+def _arm(axis: Axes, arm: str, runs: pd.DataFrame, cost: str, style: dict[str, Any] | None) -> None:
+    """Draw the mean of a method's curves; without a ``style`` the line is thin and grey."""
     share = np.linspace(0, 1, POINTS)
     seeds = []
     for _, run in runs.groupby("seed"):
@@ -272,5 +305,3 @@ def _arm(
         look = {**style, "lw": 2.0, "ms": 5, "markevery": (4, 8)}
         axis.fill_between(x, y.min(0), y.max(0), color=look["color"], alpha=0.13, lw=0)
     axis.plot(x, y.mean(0), label=fill(arm, 26), **look)
-    kept = y[:, share >= SHOWN_FROM]
-    return float(np.nanmin(kept)), float(np.nanmax(kept))

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import EngFormatter
+from matplotlib.ticker import EngFormatter, StrMethodFormatter
 
 from astkit.widgets.style import (
     COLOURS,
@@ -116,6 +116,26 @@ def speed_bars(table: Table) -> Picture:
 
 
 # --- a run ------------------------------------------------------------------------------------
+
+
+@styled
+def by_size(table: Table, size: str, value: str, unit: str = "") -> Picture:
+    """``value`` against ``size``, both logarithmic: a line with its name for each ``method``.
+
+    ``table``: columns ``method``, ``size`` and ``value``; ``unit``: label of the vertical axis.
+    """
+    rows = pd.DataFrame(table)
+    figure = picture(height=3.6)
+    axis = figure.axes[0]
+    for name, group in rows.groupby("method", sort=False):
+        axis.plot(group[size], group[value], label=name, **line(str(name)))
+    axis.set(xscale="log", yscale="log", xlabel=size, ylabel=unit or value)
+    sizes = sorted(rows[size].unique())
+    axis.set_xticks(sizes, [f"{each:,}" for each in sizes])
+    axis.minorticks_off()
+    axis.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    legend_outside(figure, axis)
+    return figure
 
 
 @styled

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from astkit.widgets.style import INK, SELECTED, SOFT, Picture, picture, styled
+from astkit.widgets.style import INK, PAPER, SELECTED, SOFT, Picture, picture, styled
 
 if TYPE_CHECKING:
     import pandas as pd
 
 FAR = -60
-"""Percent of a loss below which nothing is drawn: no such decision is taken."""
+"""Percent of a loss below which an arrow has the number: no such decision is taken."""
 
 
 @styled
@@ -21,7 +21,7 @@ def telling_columns(table: pd.DataFrame, title: str) -> Picture:
     axis = figure.axes[0]
     axis.barh(shown["column"], shown["auc"] - 0.5, left=0.5, color=SELECTED)
     for place, (value, new) in enumerate(zip(shown["auc"], shown["new"], strict=True)):
-        axis.text(max(value, 0.5) + 0.005, place, new, va="center", fontsize=8, color=SOFT)
+        axis.text(max(value, 0.5) + 0.005, place, new, va="center", fontsize=9, color=SOFT)
     axis.set(xlim=(0.5, 1.35), xticks=[0.5, 0.6, 0.7, 0.8, 0.9, 1.0])
     axis.set_xlabel("AUC of telling old rows from the target by this column alone")
     axis.set_title(title, loc="left", wrap=True)
@@ -44,6 +44,14 @@ def decisions(table: pd.DataFrame) -> Picture:
     axis.set(yticks=places, yticklabels=shown["decision"])
     axis.set_xlabel(f"gain over the old rows, {_unit(table)}, with 95 % intervals")
     axis.set_xlim(left=max(axis.get_xlim()[0], FAR))
+    for place, gain in enumerate(shown["gain"]):
+        if gain < FAR:
+            look = {
+                "va": "center",
+                "color": SELECTED,
+                "bbox": {"fc": PAPER, "ec": "none", "pad": 1},
+            }
+            axis.text(FAR, place, f" ◀ {gain:.0f}", **look)
     if len(shown):
         axis.legend(loc="lower right", frameon=False)
     return figure

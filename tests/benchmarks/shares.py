@@ -20,8 +20,9 @@ from torch import Tensor
 
 from astkit.comparison.statistics import DENSE, ERROR, Gaps, Interval, by_arm, gaps, mean_interval
 from astkit.comparison.training import RECORDS
-from astkit.files import write_atomic, write_json
+from astkit.files import read_json, write_atomic, write_json
 from astkit.widgets import comparison_plots
+from tests.benchmarks import natural_training
 from tests.benchmarks.gain import (
     ABSTENTIONS,
     CACHE,
@@ -238,6 +239,24 @@ def abstentions() -> list[dict[str, Any]]:
     return [{"data": name, "abstains": sum(each), "n": len(each)} for name, each in table.items()]
 
 
+def natural() -> list[dict[str, Any]]:
+    """A row for each natural shift, its test rows and method: the gain over all splits."""
+    content = read_json(natural_training.RESULTS)
+    return [
+        {
+            "shift": line["shift"],
+            "later": line["later"],
+            "policy": policy,
+            "n": line["splits"],
+            "unit": line["unit"],
+            **dict(zip(("gain", "gain_low", "gain_high"), line[policy], strict=True)),
+        }
+        for line in natural_training.gains(content["entries"] if content else [])
+        if line["splits"] == natural_training.SPLITS
+        for policy in ("both", "target alone", "aim")
+    ]
+
+
 def collect() -> None:
     """Move new entries and the test results of their rows to notebooks/results."""
     for path in (RESULTS, FORECASTS, ABSTENTIONS):
@@ -266,6 +285,7 @@ def main() -> None:
     done = {(spec.data, spec.condition, spec.epochs) for spec in complete(entries)}
     content = {
         "measured_at": commits,
+        "natural": natural(),
         "rows": table,
         "aim_on_target": on_target,
         "abstentions": abstentions(),

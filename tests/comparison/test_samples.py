@@ -138,7 +138,7 @@ def test_what_is_shown_is_what_the_data_hold(trained, images):
 
     vectors = [(torch.arange(20.0) + row, 0) for row in range(6)]
     table = Samples(trained, LOSSES, vectors).table(2)
-    assert list(table.columns) == ["trained", "loss", *(f"x{place}" for place in range(8))]
+    assert list(table.columns) == ["trained", "loss", *(f"x{place}" for place in range(12)), "..."]
     assert table.loc[("most selected", 1), "x7"] == 8
     assert [group for group, _ in table.index].count("most selected") == 2
 

@@ -79,14 +79,17 @@ def test_a_forest_plot_has_a_row_for_each_method_and_its_outcome():
 
 @pytest.mark.parametrize("higher", [True, False])
 def test_better_is_to_the_right_and_what_lies_far_outside_is_an_arrow(higher):
-    far = {"arm": "rho", "against": "dense", "mean": -44.0, "low": -46.0, "high": -41.0, "n": 5}
+    ends = {"mean": -44.0, "low": -46.0, "high": -41.0}
+    if not higher:
+        ends = {"mean": 44.0, "low": 41.0, "high": 46.0}
+    far = {"arm": "rho", "against": "dense", **ends, "n": 5}
     wide = {"arm": "seta", "against": "dense", "mean": 1.0, "low": -30.0, "high": 32.0, "n": 2}
     (axis,) = forest([far, wide], quantity="loss", higher=higher).axes
     limit = plots.WIDEST * np.median([0.9, 1.1, 1.6, 2.0, 32.0, 46.0])
     (arrow,) = axis.texts
-    assert arrow.get_text() == ("◀ -44" if higher else "-44 ▶")
-    assert arrow.get_ha() == ("left" if higher else "right")
-    assert arrow.get_position() == pytest.approx((-limit, 2.86))
+    assert arrow.get_text() == ("◀ -44" if higher else "◀ 44")
+    assert arrow.get_ha() == "left"
+    assert arrow.get_position() == pytest.approx((-limit if higher else limit, 2.86))
     assert segment(axis.containers[1]) == pytest.approx([FOREST[1]["low"], FOREST[1]["high"]])
     assert segment(axis.containers[-1]) == pytest.approx([-limit, limit])
     found = [each for each in axis.lines if len(each.get_xdata()) == 1]
@@ -117,6 +120,8 @@ def test_curves_are_means_with_bands_and_the_final_value_of_dense(figure):
         assert to_hex(drawn["infobatch"].get_color()) == line("infobatch")["color"].lower()
     words = "143 validation rows: mean of 2 seeds, shaded from the lowest to the highest"
     assert figure.get_suptitle() == words
+    low, high = figure.axes[0].get_ylim()
+    assert low < 0.14 < 0.92 < high  # whole curves: no difference is made large by a zoom
 
 
 def test_only_measured_costs_are_drawn():
@@ -145,9 +150,39 @@ def test_shares_have_a_row_for_each_condition_and_the_possible_gain_beside_it():
     assert [each.get_text() for each in figure.legends[0].get_texts()] == ["aim", "random"]
 
 
+@pytest.mark.parametrize("higher", [True, False])
+def test_a_gain_is_never_cut_off(higher):
+    sign = 1 if higher else -1
+    ends = sorted((sign * 22.0, sign * 25.0))
+    far = {"arm": "aim", "against": "dense", "mean": sign * 23.8, "n": 5}
+    (axis,) = forest([{**far, "low": ends[0], "high": ends[1]}], higher=higher).axes
+    assert not axis.texts
+    assert segment(axis.containers[-1]) == pytest.approx(ends)
+
+
+def test_gains_have_a_row_each_with_its_interval_and_words():
+    table = [
+        {"condition": "bikes", "gain": 20.0, "gain_low": 12.0, "gain_high": 28.0, "both": 15.0},
+        {"condition": "flights", "gain": -0.04, "gain_low": -1.0, "gain_high": 1.0, "both": 0.0},
+        {"condition": "late flights", "gain": 0, "gain_low": np.nan, "gain_high": np.nan},
+    ]
+    (axis,) = plots.gains([{**row, "unit": "%"} for row in table]).axes
+    assert [label.get_text() for label in axis.get_yticklabels()] == [
+        "bikes",
+        "flights",
+        "late flights",
+    ]
+    right = [label.get_text() for label in axis.child_axes[0].get_yticklabels()]
+    assert right == ["+20.0 %", "+0.0 %", "+0.0 %"]
+    assert segment(axis.containers[0]).tolist() == [12, 28]
+    colours = [to_hex(bar.lines[0].get_color()) for bar in axis.containers]
+    assert colours == [line("aim")["color"].lower(), SOFT, SOFT]
+
+
 def test_a_forecast_that_came_true_lies_on_the_diagonal():
     gains = {"gain": 4.0, "gain_low": 3.0, "gain_high": 6.0}
     table = [{"condition": "drift", "forecast": 4.0, "forecast_error": 1.0, **gains}]
+    table[0]["kind"] = "tables"
     axis = plots.forecasts(table).axes[0]
     point, (horizontal, vertical) = axis.containers[0].lines[0], axis.containers[0].lines[2]
     assert point.get_xydata().tolist() == [[4.0, 4.0]]

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 from matplotlib.collections import LineCollection
+from matplotlib.colors import Normalize
+from matplotlib.patches import Polygon
 from torch import Tensor
 
 from astkit.systems.lattice.model import EnergyFlowLattice, Flows, LatticeOutput, Rollout
-from astkit.widgets.style import INK, SOFT, Picture, line, picture, styled
+from astkit.widgets.style import SOFT, Picture, line, picture, styled
 
+APART = 2.0  # of planes in a drawing, in cells
 _FLOW = ["slot", "born"]  # a slot that is free again holds another flow
 
 
@@ -47,6 +50,9 @@ def flow_table(model: EnergyFlowLattice, x: Tensor) -> tuple[LatticeOutput, pd.D
 def drawing(flows: pd.DataFrame, depth: int, step: int | None = None) -> Picture:
     """One sample in a lattice: its first surface, its flows on their way, and what has arrived.
 
+    The surfaces are maps of energy, all of one scale. Between them planes are seen from the side,
+    with the ways of flows in the colours of their energies.
+
     Args:
         flows: rows of one sample, from `flow_table`.
         depth: planes of the lattice.
@@ -55,33 +61,58 @@ def drawing(flows: pd.DataFrame, depth: int, step: int | None = None) -> Picture
     shown = flows if step is None else flows[flows["step"] <= step]
     first, now = flows[flows["step"] == 0], shown.sort_values("step").groupby(_FLOW).last()
     arrived, largest = now[now["z"] >= depth - 1], float(flows["energy"].abs().max())
-    look: dict[str, Any] = {"cmap": "PuOr", "vmin": -largest, "vmax": largest, "edgecolor": SOFT}
-    figure = picture(3, height=3.6)
+    look: dict[str, Any] = {"cmap": "PuOr", "norm": Normalize(-largest, largest)}
+    sides = [1 + int(first[axis].max()) for axis in ("x", "y")]
+    figure = picture(3, height=3.0)
+    for axis, cells in zip(figure.axes[::2], (first, arrived), strict=True):
+        dots = axis.imshow(_surface(cells, sides), origin="lower", **look)
+        axis.set(xlabel="x (cells)", xticks=[0, sides[0] - 1], yticks=[0, sides[1] - 1])
+        axis.grid(visible=False)
     surface, way, answer = figure.axes
-    way.add_collection(LineCollection(list(_moves(shown)), colors=SOFT, lw=0.7, alpha=0.6))
-    way.scatter(now["z"], now["energy"], c=now["energy"], s=22, linewidth=0.5, **look)
-    way.axvline(depth - 1, color=INK, ls=":", lw=1.2)
-    way.set(xlim=(-0.3, flows["z"].max() + 0.3), ylim=(-1.1 * largest, 1.1 * largest))
-    way.set(xlabel="plane (z), the last one dotted", ylabel="energy", title="2. flows move")
-    for axis, cells in ((surface, first), (answer, arrived)):
-        dots = axis.scatter(
-            cells["x"], cells["y"], c=cells["energy"], marker="s", s=90, linewidth=0.5, **look
-        )
-        axis.set(xlim=(-0.7, first["x"].max() + 0.7), ylim=(-0.7, first["y"].max() + 0.7))
-        axis.set(xlabel="x (cells)", ylabel="y (cells)", aspect="equal")
-    surface.set_title("1. energy on the first surface")
-    answer.set_title(f"3. on the last plane: {len(arrived)} of {len(now)} flows")
+    for plane in range(depth):
+        corners = np.array([[0, 0], [1, 0], [1, 1], [0, 1]]) * (np.array(sides) - 1)
+        way.add_patch(Polygon(_seen(np.c_[corners, np.full(4, plane)]), fc="none", ec=SOFT, lw=0.8))
+    ends, energies = _moves(shown)
+    way.add_collection(LineCollection(list(_seen(ends)), array=energies, lw=1.1, **look))
+    way.scatter(*_seen(now[["x", "y", "z"]].to_numpy()).T, c=now["energy"], s=9, zorder=3, **look)
+    way.set_axis_off()
+    wide, high = _seen(flows[["x", "y", "z"]].to_numpy()).T
+    way.set(
+        xlim=(min(-0.5, wide.min()), wide.max() + 0.5), ylim=(high.min() - 0.5, high.max() + 0.5)
+    )
+    surface.set(title="1. first surface", ylabel="y (cells)")
+    way.set_title(f"2. flows through {depth} planes")
+    answer.set_title(f"3. arrived: {len(arrived)} of {len(now)}")
     figure.colorbar(dots, ax=answer, label="energy", shrink=0.8)
     return figure
 
 
-def _moves(flows: pd.DataFrame) -> np.ndarray:
-    """Plane and energy before and after each step of each flow, ``[n, 2, 2]``."""
+def _surface(cells: pd.DataFrame, sides: Sequence[int]) -> np.ndarray:
+    """Sum of the energies over each cell, ``[y, x]``; NaN where there is none."""
+    surface = np.full(sides[::-1], np.nan)
+    x, y = (
+        cells[name].round().astype(int).clip(0, side - 1)
+        for name, side in zip("xy", sides, strict=True)
+    )
+    for place, energies in cells["energy"].groupby([y, x]):
+        surface[place] = energies.sum()
+    return surface
+
+
+def _seen(places: np.ndarray) -> np.ndarray:
+    """Where points ``[..., (x, y, z)]`` of a lattice are drawn, with the planes upright."""
+    x, y, z = np.moveaxis(np.asarray(places, float), -1, 0)
+    return np.stack([z * APART + 0.35 * x, y + 0.35 * x], axis=-1)
+
+
+def _moves(flows: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
+    """Places before and after each step of each flow, ``[n, 2, 3]``, and its energy then."""
     ordered = flows.sort_values([*_FLOW, "step"])
     before = ordered.groupby(_FLOW).shift()
     same = before["step"].notna()
-    axes = ["z", "energy"]
-    return np.stack([before.loc[same, axes], ordered.loc[same, axes]], axis=1)
+    axes = ["x", "y", "z"]
+    ends = np.stack([before.loc[same, axes], ordered.loc[same, axes]], axis=1)
+    return ends, ordered.loc[same, "energy"].to_numpy()
 
 
 @styled
@@ -101,7 +132,7 @@ def learning(curves: pd.DataFrame, marks: Mapping[str, float], metric: str, labe
     for name, value in marks.items():
         axis.axhline(value, color=SOFT, lw=1.0, ls=":")
         at: Any = {"xy": (1.01, value), "xycoords": ("axes fraction", "data"), "va": "center"}
-        axis.annotate(name, **at, fontsize=8, color=SOFT)
+        axis.annotate(name, **at, fontsize=9, color=SOFT)
     axis.set(xlabel="training step", ylabel=label, ylim=(0, None))
     count = curves["seed"].nunique()
     over = f"mean of {count} seeds and their range" if count > 1 else "one seed"
