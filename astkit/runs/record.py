@@ -130,14 +130,7 @@ class Record:
 
 
 def current(out: str | os.PathLike[str] = "") -> Record | None:
-    """The record of the command that runs this notebook, else one in ``out``, if not empty.
-
-    At the end of a notebook::
-
-        if run := record.current(out):
-            run.figure("accuracy", accuracy_picture)
-            run.finish(results)
-    """
+    """The record of the command that runs this notebook, else one in ``out``, if not empty."""
     folder = os.environ.get(FOLDER) or out
     return Record(folder) if folder else None
 

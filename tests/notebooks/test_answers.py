@@ -35,8 +35,8 @@ FIGURES: dict[str, list[tuple[dict[str, Any], str]]] = {
                 "span": "[0.1, 1.4]",
                 "random": SimpleNamespace(mean=0.003),
             },
-            f"A gated epoch takes {share} % of the FLOPs and 87 % [84, 94] of the time; at equal FLOPs"
-            f" gating gains {gain} points [0.1, 1.4], random subsets 0.3.",
+            f"A gated epoch takes {share} % of the FLOPs and 87 % [84, 94] of the time; at equal"
+            f" FLOPs gating gains {gain} points [0.1, 1.4], random subsets 0.3.",
         )
         for flops, share, gain in ((0.43, 43, 0.8), (0.6, 60, -1.2))
     ],

@@ -43,9 +43,11 @@ def test_a_second_run_finds_the_same_numbers(notebook: Path, executed: Path, run
 def test_notebook_01_takes_cifar10(run_papermill, tmp_path: Path) -> None:
     if not list((SHARED / "cifar10-jpeg").glob("*.parquet")):
         pytest.skip(f"{SHARED} has no cifar10-jpeg; set ASTKIT_SHARED_DATA to run this")
-    parameters = {"dataset": "cifar10", "data_root": str(SHARED), "epochs": 0.01, "seeds": [0]}
+    parameters = {"preset": "quick", "dataset": "cifar10", "data_root": str(SHARED)}
     source = HERE.parents[1] / "notebooks" / "01_baseline_vs_gated.ipynb"
-    executed = run_papermill(source, tmp_path / "01.ipynb", {**parameters, "rounds": 3})
+    executed = run_papermill(
+        source, tmp_path / "01.ipynb", {**parameters, "epochs": 0.01, "seeds": [0], "rounds": 3}
+    )
     assert "one seed has no interval" in executed.read_text()
 
 
