@@ -400,6 +400,7 @@ def weigh_by_forecast(train: Table, target: Table, seed: int = 0) -> Weighting:
 
 def _weigh_by_forecast(train: Table, target: Table, seed: int) -> Weighting:
     start = time.perf_counter()
+    paired_groups(train, target)  # what is wrong with them is said
     both = Pair(Rows(train), Rows(target), seed)
     with _few_threads(both):
         known = both.worth >= FEWEST_INDEPENDENT
