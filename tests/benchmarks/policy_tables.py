@@ -54,8 +54,10 @@ def on_target() -> pd.DataFrame:
         if row["policy"] in columns:
             of_condition = found.setdefault(row["condition"], {})
             of_condition[columns[row["policy"]]] = gain_text(row)
+    for row in content["aim_on_target"]:
+        found[row["condition"]]["left of its FLOPs to train"] = f"{row['trained']:.0%}"
     shown = [each for each in found if columns["dense+target"] in found[each]]
-    table = pd.DataFrame(found).T.reindex(shown)[list(columns.values())]
+    table = pd.DataFrame(found).T.reindex(shown)
     return table.fillna("not measured").rename_axis("training data")
 
 

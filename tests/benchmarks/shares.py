@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -96,10 +97,11 @@ def complete(entries: dict[str, Any]) -> list[Run]:
 
 
 def shares() -> list[dict[str, Any]]:
-    """A row for each condition and method: its gain, and its share of the oracle's.
+    """A row for each condition and method: its gain, its share of the oracle's, rows trained on.
 
     A gain is positive if the method is better: in points of accuracy, else in percent of the value
-    of dense training. The share is missing where the oracle's own gain does not exclude 0.
+    of dense training. The share is missing where the oracle's own gain does not exclude 0. Rows
+    that are trained on are a share of those of dense training, the rest of the FLOPs chooses.
     """
     entries, forecasts = read(RESULTS), read(FORECASTS)
     rows = dict(np.load(ROWS)) if ROWS.exists() else {}
@@ -111,6 +113,9 @@ def shares() -> list[dict[str, Any]]:
     def tested(entry: dict[str, Any]) -> Tensor | None:
         found = rows.get(entry["name"])
         return None if found is None else torch.from_numpy(found).double()
+
+    def trained(arm: Mapping[int, dict[str, Any]]) -> float:
+        return float(np.mean([run["trained"] for run in arm.values()]))
 
     table = []
     for key in sorted(conditions, key=place):
@@ -141,6 +146,7 @@ def shares() -> list[dict[str, Any]]:
                     "share": part.mean if known else None,
                     "share_low": part.low if known else None,
                     "share_high": part.high if known else None,
+                    "trained": trained(arm) / trained(dense),
                     **foretold(key, value, forecasts if policy == "aim" else {}),
                 }
             )
