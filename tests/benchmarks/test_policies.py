@@ -13,7 +13,7 @@ import torch
 
 from astkit.files import read_json
 from astkit.names import REGISTRIES
-from tests.benchmarks import gain, policies
+from tests.benchmarks import gain, policies, policy_tables
 from tests.benchmarks.gain import Run
 
 
@@ -130,6 +130,16 @@ def test_the_page_holds_verdicts_at_equal_cost() -> None:
     assert "| clean, 1 epochs: better, 1.0 points higher" in claimed
     assert claimed.count("not measured") == 4
     assert "Commits: 01234567; 0 of 21 runs" in text
+
+
+def test_what_may_train_on_the_target_has_a_table_of_its_own() -> None:
+    assert "aim+target" not in set(policy_tables.gains()["policy"])
+    table = policy_tables.on_target()
+    drifts = table[table.index.str.match("table|series")]
+    assert len(drifts) == len(gain.DRIFTS)
+    assert (drifts != "not measured").all(axis=None)
+    text = policies.gained()
+    assert all(f"| {name} | {row.iloc[0]} | " in text for name, row in drifts.iterrows())
 
 
 @pytest.mark.full
