@@ -199,7 +199,7 @@ def search() -> list[Run]:
 
 def short() -> list[Run]:
     """Runs of a part of dense training's FLOPs, of which one may reach what dense training has."""
-    budgets = {"0.2": (0.384, 0.52), "0.05": (0.16, 0.256, 0.384)}
+    budgets = {"0.2": (0.384, 0.52), "0.05": (0.128, 0.16, 0.256)}
     return [
         Run("text", f"irrelevant_text:share={share}", epochs, policy, seed)
         for policy in ("aim", "oracle")
