@@ -70,11 +70,6 @@ class History:
         elif phase == "event":
             self.events.append({"step": step, **metrics})
 
-    def steps_to(self, accuracy: float) -> int | None:
-        """Training batches until ``val_accuracy`` first reached ``accuracy``; ``None``: never."""
-        reached = (each["step"] for each in self.epochs if each.get("val_accuracy", 0) >= accuracy)
-        return next(reached, None)
-
     def plot(self) -> Any:
         """A figure of the losses and the metrics by batch; see `plots.learning_curves`."""
         plots = import_module("astkit.widgets.plots")  # matplotlib is loaded for a figure only

@@ -35,7 +35,6 @@ def test_batches_epochs_and_events_are_kept_apart() -> None:
                              {"step": 2, "loss": None, "epoch": 0}]  # fmt: skip
     assert history.epochs == [{"step": 2, "val_accuracy": 0.5, "epoch": 1}]
     assert history.events == [{"step": 2, "name": "rate", "value": 0.5}]
-    assert (history.steps_to(0.5), history.steps_to(0.6)) == (2, None)
 
 
 def test_the_history_stays_bounded_over_50_000_steps() -> None:
