@@ -154,7 +154,7 @@ def test_a_tilde_is_the_home_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_json("~/deep/written.json", {"a": 1})
     assert read_json("~/deep/written.json") == {"a": 1}
-    Checkpoints("~/checkpoints").open(False)
+    Checkpoints("~/checkpoints").load_newest(False)
     MetricsFile("~/metrics.jsonl").sync()
     assert metrics_file.read_metrics("~/metrics.jsonl") == []
     Record.create("~/runs", "name", {})

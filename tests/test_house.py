@@ -16,7 +16,7 @@ BACK = {
     "forward": "a subclass may compute outputs in its own way, see `Scored`",
     "count_flops": "a subclass may say what its model costs, see `Costs.add`",
     "_count_pass": "a scoring pass is counted where it is made, see `Scored.score`",
-    "ready": "batches whose features a plan asks for, see `ModelFeatures`",
+    "scorable": "batches whose features a plan asks for, see `ModelFeatures`",
 }
 """Methods of `Trainer` that are given to objects below it, and why."""
 

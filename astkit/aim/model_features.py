@@ -24,7 +24,7 @@ class ModelFeatures:
     Args:
         model: the model in training.
         source, target: its training data, and the data that count.
-        ready: gives a batch that is not scored yet; its scoring pass is counted.
+        scorable: gives a batch that is not scored yet; its scoring pass is counted.
     """
 
     def __init__(
@@ -33,10 +33,10 @@ class ModelFeatures:
         source: BatchSource,
         target: BatchSource,
         device: torch.device,
-        ready: Callable[[Batch], Scored],
+        scorable: Callable[[Batch], Scored],
     ) -> None:
         self.model, self.source, self.target = model, source, target
-        self.device, self.ready = device, ready
+        self.device, self.scorable = device, scorable
 
     def __call__(self, rows: Tensor, of: str = "data") -> Tensor:
         """Features of ``rows`` (int64 ``[n]``), float32 ``[n, d]``; ``of``: "data" or "target".
@@ -49,7 +49,7 @@ class ModelFeatures:
         batches = self._read(of).batches(0, mine)
         eager = torch.compiler.set_stance("force_eager")  # compiled, it would ignore hooks
         with evaluating(self.model, self.device), eager:
-            own = features_of(self.model, map(self.ready, batches))
+            own = features_of(self.model, map(self.scorable, batches))
         return distributed.pooled(own.flatten()).view(len(rows), -1) if divided else own
 
     def _read(self, of: str) -> BatchSource:

@@ -46,8 +46,6 @@ class Checkpoints:
         kept = Checkpoints("runs/mine/checkpoints", every=500)
         Trainer(model, train, epochs=2, checkpoints=kept, resume=True).run()
 
-    ``Trainer(..., checkpoints=Checkpoints("runs/mine/ckpt", every=500), resume=True)``.
-
     Checkpoints are written after every ``every`` training batches, after each epoch, and when the
     run is interrupted or iteration over it is stopped. During training the folder is locked; other
     trainers raise ``ValueError``. Of several processes, all read the checkpoints, and process 0
@@ -79,7 +77,7 @@ class Checkpoints:
         self._number = 0
         self._last = time.monotonic()
 
-    def open(self, resume: bool) -> tuple[Path, dict[str, Any]] | None:
+    def load_newest(self, resume: bool) -> tuple[Path, dict[str, Any]] | None:
         """Load the newest valid checkpoint; ``None`` for a new run.
 
         Raises ``ValueError`` if checkpoints exist and ``resume`` is false, if all are damaged, and
@@ -100,10 +98,11 @@ class Checkpoints:
         finally:
             self._lock.release()
 
-    def hold(self) -> None:
-        """Lock the folder until `close`.
+    def lock(self) -> None:
+        """Lock the folder until `unlock`.
 
-        Raises ``ValueError`` if another trainer uses the folder or has written to it since `open`.
+        Raises ``ValueError`` if another trainer uses the folder, or has written to it since
+        `load_newest`.
         """
         self._acquire()
         written = max(map(_number, list_checkpoints(self.folder)), default=0)
@@ -114,7 +113,7 @@ class Checkpoints:
                 " again with resume=True"
             )
 
-    def close(self) -> None:
+    def unlock(self) -> None:
         """Release the folder."""
         self._lock.release()
 

@@ -32,7 +32,7 @@ from astkit.gating.selection import evaluating
 if TYPE_CHECKING:
     from astkit.trainers.trainer import Trainer
 
-FREE = ("threads", "keep_memory", "report_every")  # settings that a resumed run may change
+CHANGEABLE = ("threads", "keep_memory", "report_every")  # settings that a resumed run may change
 LAYOUT = ("num_samples", "batch_size", "seed", "shuffle", "drop_last")
 TOLERANCE = 1e-3  # of losses, relative, from 1 on; absolute below
 LIBRARIES = [Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")]
@@ -54,7 +54,7 @@ def describe_run(run: Trainer) -> dict[str, Any]:
         "trainer": type(run).__name__,
         "processes": distributed.world(),
         "update": getattr(run, "update", None),  # of a SampleBySampleTrainer
-        **{name: value for name, value in run.config.to_dict().items() if name not in FREE},
+        **{name: value for name, value in run.config.to_dict().items() if name not in CHANGEABLE},
         "lr": run.config.peak_lr,
         "lr_factors": [run.config.lr_factor(place / 7) for place in range(8)],
         "budget": asdict(run.budget),

@@ -126,16 +126,3 @@ def _check_probabilities(targets: Any) -> None:
             " pass criterion=nn.MSELoss(reduction='none') for numbers, or"
             " criterion=nn.BCEWithLogitsLoss(reduction='none') for several labels a row"
         )
-
-
-def sampled_rows(validation: BatchSource | None, fraction: float) -> Tensor | None:
-    """A fixed random sample of the rows of ``validation``, int64 ``[n]``, sorted; ``None`` for all.
-
-    Raises ``ValueError`` for a source that cannot load selected rows.
-    """
-    if validation is None or fraction == 1:
-        return None
-    validation.batches(0, torch.zeros(1, dtype=torch.int64))  # raises if rows cannot be selected
-    rows = validation.num_samples or 0
-    count = max(1, round(fraction * rows))
-    return rng.permutation(rows, "fast validation")[:count].sort().values

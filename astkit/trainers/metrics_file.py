@@ -13,7 +13,7 @@ PHASES = ("train", "epoch", "event")
 
 
 class MetricsFile:
-    """An observer that appends each record to a JSONL file; see `read`.
+    """An observer that appends each record to a JSONL file; see `read_metrics`.
 
     A line is ``{"step": ..., "phase": "train" | "epoch" | "event", ...}``. A non-finite number is
     written as ``null``, so that every line is valid JSON (RFC 8259). Lines are on disk (fsync)

@@ -43,7 +43,7 @@ class RunCheckpoints:
         Raises ``ValueError`` for a checkpoint of another run, or other ones in each process.
         """
         self.description = description
-        found = self.checkpoints.open(resume)
+        found = self.checkpoints.load_newest(resume)
         name = None if found is None else found[0].name
         distributed.agree(str(name), str(description))
         if found is not None:
@@ -53,11 +53,11 @@ class RunCheckpoints:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Lock the folder within a block."""
-        self.checkpoints.hold()
+        self.checkpoints.lock()
         try:
             yield
         finally:
-            self.checkpoints.close()
+            self.checkpoints.unlock()
 
     def due(self, record: StepRecord, done: bool) -> bool:
         """Whether a checkpoint is due after ``record``."""

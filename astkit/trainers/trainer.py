@@ -55,8 +55,8 @@ class Trainer(RunState):
         history = trainer.run()
         print(history.epochs[-1]["val_accuracy"], trainer.ledger.flops.total)
 
-    With several processes (torchrun), each runs the same script, see docs/distributed.md. A
-    subclass may override `forward`, `train_batch`, `train_rows`, `count_flops` and `evaluate`.
+    Under torchrun each process runs the same script, see docs/distributed.md. A subclass may
+    override `forward`, `train_batch`, `train_rows`, `count_flops`, `passes` and `validate`.
 
     Args:
         model: called with the inputs of a batch, see `batch.call`; with several processes a
@@ -151,7 +151,7 @@ class Trainer(RunState):
         initialise(model, batches.peek, device, seed)
         ledger = Ledger(synchronize=synchronizer(device), meter=meter)
         reports = Reports(History(), observers, config.report_every)
-        told = policy.observes and policy.needs_outputs
+        predictions = policy.observes and policy.needs_outputs
         optimisation = Optimisation(
             model,
             config,
@@ -160,7 +160,7 @@ class Trainer(RunState):
             scheduler,
             device,
             ledger,
-            watching=told or reports.need_outputs,
+            watching=predictions or reports.need_outputs,
             schedule_steps=schedule_steps,
             lr_scale=lr_scale,
         )
@@ -180,7 +180,7 @@ class Trainer(RunState):
         features = None
         if hasattr(validator.source, "order"):
             assert validator.source is not None
-            features = ModelFeatures(self.model, source, validator.source, device, self.ready)
+            features = ModelFeatures(self.model, source, validator.source, device, self.scorable)
         batches.epoch.inform(features, self.budget.flops)
         self.targets: Targets | None = None
         if self.saves is not None:
@@ -484,7 +484,7 @@ class Trainer(RunState):
         else:
             self.ledger.note_helper(self.cost(batch, model), rows)
 
-    def ready(self, batch: Batch) -> Scored:
+    def scorable(self, batch: Batch) -> Scored:
         """``batch``, not scored yet, with its cost known: counting it would call hooks."""
         self.cost(batch)
         return self.scored(batch)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from astkit import rng
 from astkit.checks import check_count
 from astkit.datasets import BatchSource, as_loader
 from astkit.datasets.foreign import check_unshuffled, is_dataset, open_data
 from astkit.trainers.config import TrainConfig
 from astkit.trainers.evaluation import Metric, Metrics, as_metrics
-from astkit.trainers.first_batch import sampled_rows
 
 
 class Validator:
@@ -28,7 +29,8 @@ class Validator:
 
     Attributes:
         source: the batches; ``rows``: those evaluated, int64 ``[n]``, ``None`` for all.
-        best: value of the best epoch; ``since``: epochs after it; ``weights``: its weights.
+        best_score: of the best epoch, higher is better: a loss is negated. NaN is never best.
+        epochs_since: epochs after it; ``weights``: its weights.
 
     Raises ``ValueError`` for ``stop_after`` without validation after each epoch.
     """
@@ -56,8 +58,8 @@ class Validator:
                 f"stop_after is {stop_after}, but nothing is validated after an epoch: pass"
                 " validation data"
             )
-        self.best: float | None = None
-        self.since = 0
+        self.best_score: float | None = None
+        self.epochs_since = 0
         self.weights: dict[str, Tensor] = {}
 
     def should_stop(self, values: Mapping[str, Any], model: nn.Module) -> bool:
@@ -67,13 +69,15 @@ class Validator:
         name, higher = "val_loss", False
         if self.metrics:
             name, higher = f"val_{self.metrics[0].name}", bool(self.metrics[0].higher_is_better)
-        value = float(values[name]) if higher else -float(values[name])
-        self.since += 1
-        if self.best is None or not value <= self.best:
-            self.best, self.since = value, 0
+        value = float(values.get(name, math.nan))  # without labels there is none
+        score = value if higher else -value
+        if not math.isnan(score) and (self.best_score is None or score > self.best_score):
+            self.best_score, self.epochs_since = score, 0
             own = model.state_dict()
             self.weights = {name: part.detach().clone() for name, part in own.items()}
-        return self.since >= self.stop_after
+        elif self.best_score is not None:
+            self.epochs_since += 1
+        return self.epochs_since >= self.stop_after
 
     def restore(self, model: nn.Module) -> None:
         """Give ``model`` the weights of the best epoch, if they are kept."""
@@ -82,8 +86,27 @@ class Validator:
 
     def state_dict(self) -> dict[str, Any]:
         """The best epoch so far."""
-        return {"best": self.best, "since": self.since, "weights": self.weights}
+        return {
+            "best_score": self.best_score,
+            "epochs_since": self.epochs_since,
+            "weights": self.weights,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore ``state``."""
-        self.best, self.since, self.weights = state["best"], state["since"], state["weights"]
+        self.best_score = state["best_score"]
+        self.epochs_since = state["epochs_since"]
+        self.weights = state["weights"]
+
+
+def sampled_rows(validation: BatchSource | None, fraction: float) -> Tensor | None:
+    """A fixed random sample of the rows of ``validation``, int64 ``[n]``, sorted; ``None`` for all.
+
+    Raises ``ValueError`` for a source that cannot load selected rows.
+    """
+    if validation is None or fraction == 1:
+        return None
+    validation.batches(0, torch.zeros(1, dtype=torch.int64))  # raises if rows cannot be selected
+    rows = validation.num_samples or 0
+    count = max(1, round(fraction * rows))
+    return rng.permutation(rows, "fast validation")[:count].sort().values

@@ -17,7 +17,7 @@ from astkit.datasets import Batch, Loader, as_loader
 from astkit.gating import cross_entropy_rows
 from astkit.trainers import Metric, TrainConfig, Trainer
 from astkit.trainers.evaluation import wilson_interval
-from astkit.trainers.first_batch import sampled_rows
+from astkit.trainers.validation import sampled_rows
 from tests.gating.syncs import Syncs
 from tests.trainers.states import Given
 

@@ -51,6 +51,7 @@ def weights(run: Trainer) -> dict[str, Tensor]:
         ([1, 2, 3, 2, 3, 9], True, 2, 5, 3),
         ([3, 2, 1, 2, 2, 0], False, 2, 5, 3),
         ([float("nan"), 1, 1, 2], True, 1, 3, 2),  # an equal value is not better
+        ([1, float("nan"), float("nan"), 2], True, 2, 3, 1),  # nor is one that is no number
         ([1, 2, 3, 4, 5, 6, 7, 8, 7.5], True, 3, 9, 8),  # the budget ends first
     ],
 )
@@ -89,7 +90,7 @@ def test_the_best_epoch_is_resumed(tmp_path: Path) -> None:
     whole.run()
     leave_after(trainer([], checkpoints=tmp_path, **options), 10)
     second = trainer([], checkpoints=tmp_path, resume=True, **options)
-    assert second.validator.best is not None
+    assert second.validator.best_score is not None
     second.run()
     assert second.step == whole.step
     assert same(weights(second), weights(whole))
