@@ -47,7 +47,7 @@ LARGE = ("large lattice, contrast", "large bypass, contrast")
 SHOWN = ("lattice", "bypass", *LARGE, "negative control")
 """Conditions in README, in its words."""
 NOTEBOOKS = {
-    "00": "How is a gate built, and which samples does it pick?",
+    "00": "How is a gate built, and which samples does it select?",
     "01": "What does a gate cost and save against dense training?",
     "02": "Which controller holds the rate, and does it matter?",
     "03": "How much does each speed setting help?",
