@@ -412,7 +412,7 @@ def drift(seed: int, target: int = TARGET, kind: str = "law", data: str = "table
         TensorDataset(*part)
         for part in zip(*(each.split([ROWS, target, TESTED]) for each in (x, y)), strict=True)
     )
-    said = f"{data} of {ROWS} rows in order of time, other {kind} in the older {OLDER:.0%}"
+    said = f"{data} of {ROWS} rows in order of time, other {kind} in the older {100 * OLDER:.0f} %"
     relevant = None if kind == "inputs" else ~older[:ROWS]
     return Condition(said, train, validation, test, y.shape[1], relevant=relevant)
 
