@@ -88,8 +88,8 @@ def differences(table: Table, quantity: str = "accuracy (points)", higher: bool 
     seeds = f"{sizes[-1]} seed" + "s" * bool(sizes[-1] > 1)
     seeds = seeds if len(sizes) == 1 else f"{sizes[0]} to {seeds}"
     against = "dense training" + " and random samples" * both
-    known = ", 95 % intervals" * bool(rows["low"].notna().any())
-    axis.set_title(f"test {quantity.split(' (')[0]} against {against}, {seeds}{known}")
+    ends_shown = ", 95 % intervals" * bool(rows["low"].notna().any())
+    axis.set_title(f"test {quantity.split(' (')[0]} against {against}, {seeds}{ends_shown}")
     axis.set_xlabel(f"difference of {quantity}, better to the right")
     if both:
         for words, face in (("dense training", INK), ("random samples at its rate", PAPER)):
@@ -194,13 +194,13 @@ def forecasts(table: Table) -> Picture:
     axis.plot([lowest, most], [lowest, most], color=INK, lw=1, ls="--", label="predicted exactly")
     axis.axhline(0, color=SOFT, lw=0.8)
     axis.axvline(0, color=SOFT, lw=0.8)
-    for place, (kind, group) in enumerate(rows.groupby("kind", sort=False)):
-        look: dict[str, Any] = {**line(place), "linestyle": "none", "ms": 6, "lw": 1.4}
+    for number, (kind, group) in enumerate(rows.groupby("kind", sort=False)):
+        look: dict[str, Any] = {**line(number), "linestyle": "none", "ms": 6, "lw": 1.4}
         errors = [group["gain"] - group["gain_low"], group["gain_high"] - group["gain"]]
         look |= {"capsize": 2, "label": kind}
         point = group["forecast"], group["gain"]
         axis.errorbar(*point, errors, group["forecast_error"], **look)
-    off = np.arcsinh(rows[["gain", "forecast"]]).diff(axis=1).iloc[:, 1].abs()
+    off = (np.arcsinh(rows["forecast"]) - np.arcsinh(rows["gain"])).abs()
     furthest = rows.loc[off.nlargest(NAMED).index].sort_values("forecast")
     for number, row in enumerate(furthest.to_dict("records")):
         words, below = fill(row["condition"], 26), number % 2

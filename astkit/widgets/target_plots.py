@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from astkit.widgets.style import INK, PAPER, SELECTED, SOFT, Picture, picture, styled
 
@@ -46,7 +46,7 @@ def decisions(table: pd.DataFrame) -> Picture:
     axis.set_xlim(left=max(axis.get_xlim()[0], FAR))
     for place, gain in enumerate(shown["gain"]):
         if gain < FAR:
-            look = {
+            look: dict[str, Any] = {
                 "va": "center",
                 "color": SELECTED,
                 "bbox": {"fc": PAPER, "ec": "none", "pad": 1},

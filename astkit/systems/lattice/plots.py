@@ -74,7 +74,8 @@ def drawing(flows: pd.DataFrame, depth: int, step: int | None = None) -> Picture
         way.add_patch(Polygon(_seen(np.c_[corners, np.full(4, plane)]), fc="none", ec=SOFT, lw=0.8))
     ends, energies = _moves(shown)
     way.add_collection(LineCollection(list(_seen(ends)), array=energies, lw=1.1, **look))
-    way.scatter(*_seen(now[["x", "y", "z"]].to_numpy()).T, c=now["energy"], s=9, zorder=3, **look)
+    across, up = _seen(now[["x", "y", "z"]].to_numpy()).T
+    way.scatter(across, up, c=now["energy"], s=9, zorder=3, **look)
     way.set_axis_off()
     wide, high = _seen(flows[["x", "y", "z"]].to_numpy()).T
     way.set(
@@ -94,8 +95,9 @@ def _surface(cells: pd.DataFrame, sides: Sequence[int]) -> np.ndarray:
         cells[name].round().astype(int).clip(0, side - 1)
         for name, side in zip("xy", sides, strict=True)
     )
-    for place, energies in cells["energy"].groupby([y, x]):
-        surface[place] = energies.sum()
+    sums: Any = cells["energy"].groupby([y, x]).sum()
+    for place, energy in sums.items():
+        surface[place] = energy
     return surface
 
 
