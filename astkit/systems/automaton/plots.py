@@ -15,7 +15,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from astkit.widgets.style import (
     COLOURS,
-    HATCHES,
     INK,
     PAPER,
     SOFT,
@@ -29,7 +28,11 @@ from astkit.widgets.style import (
 
 Floats = NDArray[np.float64]
 
-OPS = ("0", "∧", "a∧¬b", "a", "¬a∧b", "b", "⊕", "∨", "⊽", "≡", "¬b", "a∨¬b", "¬a", "¬a∨b", "⊼", "1")
+WORDS = (
+    *("never", "a and b", "a and not b", "a", "b and not a", "b", "either a or b", "a or b"),
+    *("neither a nor b", "a equals b", "not b", "a or not b", "not a", "b or not a"),
+    *("not both", "always"),
+)
 """The sixteen gates of a and b by index."""
 
 WIRE = 3
@@ -40,7 +43,7 @@ _MISSING = "#E8A3A5"  # of cells that should be 1; a paler COLOURS[0]
 
 @styled
 def soft_and_hard(history: pd.DataFrame) -> Picture:
-    """Soft loss and wrong cells of the hard automaton during training, a line per seed.
+    """Soft loss and wrong cells of the hard automaton by training step, a line per seed.
 
     ``history``: a row per seed and pass with ``seed``, ``step``, ``val_loss`` and ``val_wrong``.
     """
@@ -51,7 +54,10 @@ def soft_and_hard(history: pd.DataFrame) -> Picture:
         losses.plot(run["step"], run["val_loss"], **look)
         wrong.plot(run["step"], run["val_wrong"], **look)
     losses.set(
-        xlabel="update", ylabel="loss per sample", title="soft automaton: loss", yscale="log"
+        xlabel="training step",
+        ylabel="loss per sample",
+        title="soft automaton: loss",
+        yscale="log",
     )
     wrong.set_yscale("symlog", linthresh=1)
     most = max(1, int(history["val_wrong"].max()))
@@ -59,31 +65,24 @@ def soft_and_hard(history: pd.DataFrame) -> Picture:
     wrong.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     wrong.set_ylim(-0.3, 2 * most)
     wrong.axhline(1, color=SOFT, lw=1.0, ls=":")  # below, the axis is linear
-    wrong.set(xlabel="update", ylabel="cells wrong", title="hard automaton: cells wrong")
-    figure.legend(*wrong.get_legend_handles_labels(), loc="outside right center")
+    wrong.set(xlabel="training step", ylabel="cells wrong", title="hard automaton: cells wrong")
     return figure
 
 
 @styled
-def gate_histogram(counts: Mapping[str, ArrayLike]) -> Picture:
+def gate_histogram(counts: ArrayLike) -> Picture:
     """Numbers of the gates other than plain wires "a", with which a training starts.
 
-    ``counts``: for each name ("before", "after") the number of gates of each op, [16].
+    ``counts``: the number of gates of each op, [16].
     """
-    figure = picture(height=3.6)
-    axis, wide = figure.axes[0], 0.84 / len(counts)
-    shown = [op for op in range(len(OPS)) if op != WIRE]
-    for place, (name, values) in enumerate(counts.items()):
-        table = np.asarray(values)
-        at = np.arange(len(shown)) + wide * (place - (len(counts) - 1) / 2)
-        look: dict[str, Any] = {"color": COLOURS[place % 7], "hatch": HATCHES[place % 7]}
-        label = f"{name}: {table[shown].sum():,} of {table.sum():,} gates"
-        bars = axis.bar(at, table[shown], wide, label=label, edgecolor=PAPER, **look)
-        axis.bar_label(bars, [f"{count}" if count else "" for count in table[shown]], size=7)
-    axis.set_xticks(range(len(shown)), [OPS[op] for op in shown], size=8)
-    axis.grid(visible=False, axis="x")
-    axis.set(title="gates other than a plain wire a", xlabel="gate of a and b", ylabel="gates")
-    figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    numbers = np.asarray(counts)
+    shown = sorted((op for op in range(len(WORDS)) if op != WIRE), key=lambda op: numbers[op])
+    figure = picture(height=3.8)
+    axis = figure.axes[0]
+    bars = axis.barh([WORDS[op] for op in shown], numbers[shown], color=COLOURS[2])
+    axis.bar_label(bars, [f"{count:,}" for count in numbers[shown]], padding=3)
+    axis.grid(visible=False, axis="y")
+    axis.set_xlabel("gates")
     return figure
 
 
@@ -128,7 +127,7 @@ def rollout_frames(
                 axis.set_ylabel(f"step {step}")
             axis.set_title(title, size=9)
     wide = int(14 * figure.get_figwidth())  # characters
-    figure.suptitle(fill("red: 1 instead of 0, pale red: 0 instead of 1", wide), size=9)
+    figure.suptitle(fill("red: wrong, should be 0; pale red: wrong, should be 1", wide), size=9)
     return figure
 
 
