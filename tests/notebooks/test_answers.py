@@ -14,8 +14,6 @@ from nbformat import NotebookNode
 from astkit.comparison.statistics import Interval
 
 LONGEST = 25  # words
-TODO = {"04", "05"}
-"""Notebooks whose answers are still paragraphs."""
 
 GAIN = Interval(0.1, 0.05, 0.2, 5)
 LOSS = Interval(-0.1, -0.2, -0.05, 5)
@@ -181,13 +179,6 @@ def answered(source: str, figures: dict[str, Any]) -> str:
     return sentence
 
 
-@pytest.fixture
-def _written_anew(notebook: Path) -> None:
-    if number_of(notebook) in TODO:
-        pytest.skip("its answer is still a paragraph")
-
-
-@pytest.mark.usefixtures("_written_anew")
 def test_the_stored_answer_is_one_short_sentence_above_and_below(notebook: Path) -> None:
     first, last = shown(notebook)
     assert first == last
@@ -197,7 +188,6 @@ def test_the_stored_answer_is_one_short_sentence_above_and_below(notebook: Path)
     assert re.search(r"[.!?] [A-Z]", sentence) is None, "one sentence is enough"
 
 
-@pytest.mark.usefixtures("_written_anew")
 def test_the_answer_follows_its_figures(notebook: Path) -> None:
     (cell,) = filter(is_answer, nbformat.read(notebook, 4).cells)
     cases = FIGURES[number_of(notebook)]

@@ -19,8 +19,6 @@ from astkit.widgets.style import PIXELS, WIDTH
 FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
 TAGS = {"parameters", "nbval-ignore-output", "hide-input"}
 LINES = 8  # of a cell, with 79 characters a line
-TODO = {"04", "05"}
-"""Notebooks that do not keep the rules of `NEW` yet."""
 PLACES = re.compile(r"(?<![\w./-])/(home|root|work|tmp|Users|mnt|opt)\b")
 # as in .pre-commit-config.yaml
 STRIP = ["--keep-output", "--keep-count", "--keep-id"]
@@ -163,8 +161,6 @@ def test_the_stored_notebook(rule: Rule, notebook: Path) -> None:
 
 @pytest.mark.parametrize("rule", NEW, ids=lambda rule: rule.__name__)
 def test_the_stored_notebook_is_as_all_are_to_be(rule: Rule, notebook: Path) -> None:
-    if notebook.stem[:2] in TODO:
-        pytest.skip("it is still as it was")
     assert list(rule(nbformat.read(notebook, 4))) == []
 
 
