@@ -50,6 +50,17 @@ def test_no_object_has_more_attributes_than_a_reader_keeps_in_mind() -> None:
     assert {name: count for name, count in counts.items() if count > MOST} == {}
 
 
+def test_an_assertion_only_asserts() -> None:
+    """``python -O`` leaves it out, so that nothing may be computed by it, such as a property."""
+    bare = [
+        f"{module_of(path)}: {ast.unparse(node)}"
+        for path, tree in TREES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assert) and isinstance(node.test, ast.Attribute)
+    ]
+    assert bare == []
+
+
 def imports_of(tree: ast.Module) -> set[str]:
     """Modules of astkit that are imported when this one is; not those for type checkers."""
     found = set()

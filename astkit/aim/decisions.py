@@ -236,7 +236,7 @@ def choose(found: Sequence[Judgement], judge: Judge) -> tuple[Judgement, float, 
     value = float(np.mean(quoted))
     if value - Z * chosen.error > 0:
         return chosen, value, chosen.error
-    both = _both_or_old(found)  # chance chose it
+    both = both_or_old(found)  # chance chose it
     return both, both.gain, both.error
 
 
@@ -277,13 +277,13 @@ def answer(decision: Decision, gain: float, error: float, unit: str, judged: str
 def _simplest(found: Sequence[Judgement], gains: Sequence[tuple[float, float]]) -> Judgement:
     sure = [value for value, error in gains if value - Z * error > 0]
     if not sure:
-        return _both_or_old(found)
+        return both_or_old(found)
     best = max(range(len(found)), key=lambda n: gains[n][0])
     least = gains[best][0] - gains[best][1]
     return next(each for each, (value, _) in zip(found, gains, strict=True) if value >= least)
 
 
-def _both_or_old(found: Sequence[Judgement]) -> Judgement:
+def both_or_old(found: Sequence[Judgement]) -> Judgement:
     """What is done where nothing is known to gain: both, unless this is known to lose."""
     both = next((each for each in found if each.decision == BOTH), found[0])
     return both if both.high >= 0 else found[0]

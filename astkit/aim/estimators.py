@@ -11,7 +11,7 @@ from torch import Tensor
 
 from astkit.aim.blocks import OUTPUTS
 from astkit.aim.features import TABLE, TEXTS, TOKENS, Matrix, Rows, stack
-from astkit.aim.pair import FITTED, Array, Pair
+from astkit.aim.pair import Array, Pair
 
 SHRINK = 0.06  # ridge penalty for each unit of weight, times features / rows of the target
 TREES: dict[str, Any] = {
@@ -199,4 +199,4 @@ def least_fit(pair: Pair) -> float:
     columns = train.features(torch.zeros(1).long()).shape[1]
     trees = TREES["max_iter"] * math.log2(TREES["max_leaf_nodes"])
     per_column = trees if train.kind == TABLE else 2 * columns
-    return min(FITTED, len(train)) * columns * per_column
+    return pair.sampled * columns * per_column

@@ -25,6 +25,7 @@ from astkit.aim.decisions import (
     Judgement,
     Z,
     answer,
+    both_or_old,
     choose,
     decisions_for,
     forward_folds,
@@ -57,11 +58,12 @@ class Forecast:
     """Which data to train on, and what that is expected to gain over training on the old rows.
 
     Attributes:
-        decision: the one to take, see `Decision`.
+        decision: the one to take, see `Decision`; with a ``doubt`` both, or the old rows where both
+            are known to lose.
         sentence: the answer in one line.
         table: a row for each decision: ``decision``, ``gain`` over "old", its 95 % interval from
-            ``low`` to ``high``, ``unit``, ``proxy`` and whether it was ``chosen``. The gain of the
-            chosen decision in the sentence was chosen on other folds than it is quoted from.
+            ``low`` to ``high``, ``unit``, ``proxy`` and whether this has it ``chosen``. The gain of
+            the chosen decision in the sentence was chosen on other folds than it is quoted from.
         telling: columns that are left out of weights, see `explain`.
         in_order: whether folds go forward in time; ``seconds``: how long it took.
         doubt: whether a linear model says the opposite of the trees.
@@ -117,16 +119,20 @@ def forecast(
         train, target: old rows, and rows like those that count: files, DataFrames, or `Table`
             objects of which the second is like the first.
         label: the column to be predicted; not for `Table` objects.
-        in_order: whether rows of the target are in order of time; ``None``: if neighbouring rows
-            are found to depend on each other.
+        in_order: whether rows of the target are in order of time; ``None``: as a target that is a
+            `Table` says, else if neighbouring rows are found to depend on each other.
         date: the column of dates or numbers that orders them; rows of one value stay together.
+            ``None``: that of a target that is a `Table`, unless ``in_order`` is False.
         decisions: those that are judged, `OLD` first; by default all that the data allow.
         curve: whether to judge what `SIZES` of the target's rows would have said, too.
 
-    Raises ``ValueError`` for tables that cannot be read, and a target without labels.
+    Raises ``ValueError`` for tables that cannot be read, a target without labels, and a date of
+    rows that are in no order.
     """
     import pandas as pd
 
+    if date is not None and in_order is False:
+        raise ValueError(f"date is {date!r} and in_order is False: leave the date out, or in_order")
     start = time.perf_counter()
     old, new = as_tables(train, target, label)
     if not new.labelled:
@@ -135,6 +141,9 @@ def forecast(
             " with labels, or see astkit.explain for what differs"
         )
     note = ""
+    if date is None:
+        in_order = new.in_order if in_order is None else in_order
+        date = None if in_order is False else new.date
     if date is not None:
         units, worth = _moments(new, date)
         in_order = True
@@ -152,14 +161,16 @@ def forecast(
     chosen, gain, error = choose(found, judge)
     doubt = _doubt(chosen, old, new, units, in_order, telling, seed)
     by = f"boosted trees on {'later' if in_order else 'other'} rows of the target"
-    sentence = answer(chosen.decision, gain, error, judge.unit, by)
+    decision = chosen.decision
+    sentence = answer(decision, gain, error, judge.unit, by)
     if doubt:
+        decision = both_or_old(found).decision
         trees_say = f"trees say {in_words(chosen.decision)}, judged by {by}"
         sentence = f"forecast: cannot tell, it depends on the model: {trees_say}"
     sizes = _curve(judge, seed) if curve else None
     seconds = time.perf_counter() - start
     return Forecast(
-        chosen.decision,
+        decision,
         f"{sentence}{note}; {seconds:.0f} s",
         pd.DataFrame([each.line(judge.unit, "boosted trees", chosen) for each in found]),
         telling,

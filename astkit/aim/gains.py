@@ -92,7 +92,7 @@ def best_power(pair: Pair, weights_of: Callable[[Tensor, Tensor], Tensor]) -> Ex
             f" or at most {WIDE} numbers"
         )
         return ExpectedGain(0.0, 0.0, "", 0.0, unknown)
-    fit, unit = proxy
+    fit, unit = proxy.fit, proxy.unit
     losses: dict[float, list[Array]] = {power: [] for power in POWERS}
     plain = fit(np.ones(len(fitted)))
     halves = pair.halves()
@@ -142,8 +142,21 @@ Fit = Callable[[Array], Array]
 """Fits a proxy with weights ``[fitted]``; returns its losses on the target, float64 ``[M]``."""
 
 
-def proxy_of(pair: Pair, fitted: Tensor) -> tuple[Fit, str] | None:
-    """What fits a proxy to the rows ``fitted`` with given weights, and the unit of its gain.
+HEAD, TREES, NGRAMS = "head on features", "boosted trees", "n-gram model"
+PROXIES = {HEAD: f"a {HEAD}", TREES: TREES, NGRAMS: f"an {NGRAMS}"}
+"""Names of proxies as a sentence has them."""
+
+
+class FeatureProxy(NamedTuple):
+    """What fits a proxy, the unit of its gain, and its name, one of `PROXIES`."""
+
+    fit: Fit
+    unit: str
+    name: str
+
+
+def proxy_of(pair: Pair, fitted: Tensor) -> FeatureProxy | None:
+    """A proxy that is fitted to the rows ``fitted`` with given weights.
 
     Rows of weight 0 leave no trace in it. ``None`` without targets, or for targets of other kinds.
     """
@@ -153,16 +166,16 @@ def proxy_of(pair: Pair, fitted: Tensor) -> tuple[Fit, str] | None:
         return None
     x, own = train.read(fitted[:1])
     if train.kind == TOKENS and own.shape == x.shape and not y.is_floating_point():
-        return _language_model(pair, fitted, y), "bits a token"
+        return FeatureProxy(_language_model(pair, fitted, y), "bits a token", NGRAMS)
     if pair.labels is not None:
         of_train, of_target = pair.labels
-        return _classifier(pair, fitted, of_train[fitted].numpy(), of_target.numpy()), "points"
+        return _classifier(pair, fitted, of_train[fitted].numpy(), of_target.numpy())
     if train.numeric(y) and y[0].numel() <= WIDE:
-        return _regression(pair, fitted, y.reshape(len(y), -1).double().numpy()), "% of the RMSE"
+        return _regression(pair, fitted, y.reshape(len(y), -1).double().numpy())
     return None
 
 
-def _classifier(pair: Pair, fitted: Tensor, y: Array, wanted: Array) -> Fit:
+def _classifier(pair: Pair, fitted: Tensor, y: Array, wanted: Array) -> FeatureProxy:
     """A linear head on the features; losses are 0 or 100.
 
     Trees for tables of two classes: with more, each would need trees of its own, which may take
@@ -189,7 +202,7 @@ def _classifier(pair: Pair, fitted: Tensor, y: Array, wanted: Array) -> Fit:
         pair.flops += fit_flops(model[-1], x[used])
         return 100.0 * (model.predict(of_target) != wanted)
 
-    return fit
+    return FeatureProxy(fit, "points", TREES if trees else HEAD)
 
 
 def _head(x: Matrix) -> Any:
@@ -203,7 +216,7 @@ def _head(x: Matrix) -> Any:
     return make_pipeline(RidgeClassifier(alpha=1.0, random_state=0))
 
 
-def _regression(pair: Pair, fitted: Tensor, y: Array) -> Fit:
+def _regression(pair: Pair, fitted: Tensor, y: Array) -> FeatureProxy:
     """Trees for each of few outputs of a table, else a linear model; losses are squared errors."""
     from sklearn.linear_model import Ridge
 
@@ -229,7 +242,7 @@ def _regression(pair: Pair, fitted: Tensor, y: Array) -> Fit:
         errors: Array = ((np.hstack(predicted) - wanted) ** 2).mean(1)
         return errors
 
-    return fit
+    return FeatureProxy(fit, "% of the RMSE", TREES if trees else HEAD)
 
 
 def _language_model(pair: Pair, fitted: Tensor, y: Tensor) -> Fit:

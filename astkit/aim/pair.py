@@ -76,14 +76,19 @@ class Pair:
         """Independent rows that the target is worth; `find_blocks` gives both their blocks."""
         return find_blocks(self.train, self.target, self.labels)
 
+    @property
+    def sampled(self) -> int:
+        """How many rows `sample` has, for whose number no feature has to be computed."""
+        return min(FITTED, len(self.train))
+
     @cached_property
     def sample(self) -> Tensor:
         """At most `FITTED` training rows, unit by unit in random order.
 
         Of a table, columns that do not `overlap` are left out from here on.
         """
-        assert self.worth  # blocks are known from here on
-        rows = self.by_unit(torch.arange(len(self.train)))[:FITTED]
+        _ = self.worth  # both parts know their blocks from here on
+        rows = self.by_unit(torch.arange(len(self.train)))[: self.sampled]
         everything = torch.arange(len(self.target))
         if self.train.kind == TABLE:
             shared = overlap(self.train.features(rows), self.target.features(everything))

@@ -28,7 +28,7 @@ from astkit.aim.decisions import (
     random_folds,
 )
 from astkit.aim.forecast import Forecast, arrays, forecast
-from astkit.aim.gains import proxy_of
+from astkit.aim.gains import PROXIES, proxy_of
 from astkit.aim.pair import Pair, units
 from astkit.aim.proxies import ratio_by_trees
 from astkit.datasets.table import Table
@@ -65,12 +65,13 @@ def plan_of_tables(old: Table, new: Table) -> DataPlan:
 
     A model keeps the columns that a decision leaves out, and the sentence says so.
     """
-    found = forecast(old, new, in_order=new.in_order, date=new.date)
+    found = forecast(old, new)
     decision, sentence = replace(found.decision, without=()), found.sentence
     if found.decision.without:
         sentence = f"{sentence}: a model keeps {', '.join(found.decision.without)}"
     if found.doubt:
-        decision, sentence = BOTH, f"{sentence}: both are trained on"
+        rows = "old rows" if decision == OLD else "both"
+        sentence = f"{sentence}: {rows} are trained on"
     ratio = _ratio(old, new, found) if decision.weighted else None
     weights = times_drawn(decision, len(old), len(new), ratio)
     lines: Any = found.table.to_dict("records")
@@ -83,7 +84,7 @@ def weigh_tables(old: Table, new: Table, seed: int = 0) -> tuple[Tensor | None, 
     ``None`` for all rows alike. No other decision is judged.
     """
     tried = OLD, WEIGHTED[0]
-    found = forecast(old, new, in_order=new.in_order, date=new.date, decisions=tried, seed=seed)
+    found = forecast(old, new, decisions=tried, seed=seed)
     if found.decision != tried[1] or found.doubt:
         return None, found
     return torch.from_numpy(_ratio(old, new, found)), found
@@ -109,7 +110,7 @@ def plan_of_rows(pair: Pair, both: Pair, ratio: WeightsOf | None) -> DataPlan:
     proxy = proxy_of(both, fitted)
     if proxy is None:
         return plan_of_both(len(pair.train), count, "no proxy knows such targets")
-    fit, unit = proxy
+    fit, unit = proxy.fit, proxy.unit
     own, in_order = units(pair.target).numpy(), pair.target.block > 1
     whole = len(fitted)
     folds = forward_folds(own) if in_order else random_folds(own, pair.seed)
@@ -144,11 +145,11 @@ def plan_of_rows(pair: Pair, both: Pair, ratio: WeightsOf | None) -> DataPlan:
     if decision.weighted and ratio is not None:
         of_old = ratio(everything, torch.arange(len(pair.train))).numpy()
     later = "later" if in_order else "other"
-    judged = f"a head on features on {later} rows of the target"
+    judged = f"{PROXIES[proxy.name]} on {later} rows of the target"
     sentence = answer(decision, gain, error, unit, judged)
     weights = times_drawn(decision, len(pair.train), count, of_old)
     return DataPlan(
-        decision, sentence, weights, [each.line(unit, "head on features", chosen) for each in found]
+        decision, sentence, weights, [each.line(unit, proxy.name, chosen) for each in found]
     )
 
 

@@ -86,7 +86,7 @@ class Aim(Policy):
     1. The target are rows that may be trained on, see `astkit.joined`; else the validation data.
     2. Target rows of a table: `astkit.forecast` chooses between old rows, both, target rows counted
        several times, the target alone, and old rows weighted by p_target(x, y) / p_old(x, y). Of
-       texts, images and arrays the same is judged by a head on features, up to target rows x4.
+       texts, images and arrays a quick model of features judges the same, up to target rows x4.
     3. Validation data: old rows are weighted, if the interval of the forecast's gain excludes 0.
     4. A test comes before weights: without a difference that it finds, no row is weighted.
     5. Then rows are drawn in proportion to the weights; the loss is their plain mean.
@@ -238,23 +238,32 @@ def plan_of(
     plan = known.get((features, classes))
     if plan is None or plan.flops > most:
         plan = _plan(data, features, classes, most)
+        if plan is None:
+            count = old_rows(data)
+            too_much = "a forecast would cost too much"
+            return plan_of_both(count, len(data) - count, too_much)
         known[features, classes] = plan
     return plan
 
 
-def _plan(data: Any, features: FeaturesOf | None, classes: bool | None, most: float) -> DataPlan:
+def _plan(
+    data: Any, features: FeaturesOf | None, classes: bool | None, most: float
+) -> DataPlan | None:
+    """The same, computed; ``None`` if that would take more FLOPs than ``most``."""
     old, new = divide_joined(data)
     if isinstance(data, Table):
         return plan_of_tables(old, new)
-    few = f"the target has {len(new)} rows, fewer than {FEWEST}"
-    if len(new) < FEWEST or len(old) < FEWEST_TRAINED:
-        return plan_of_both(len(old), len(new), few)
+    sizes = (("target has", new, FEWEST), ("training data have", old, FEWEST_TRAINED))
+    for name, rows, least in sizes:
+        if len(rows) < least:
+            few = f"the {name} {len(rows)} rows, fewer than {least}"
+            return plan_of_both(len(old), len(new), few)
     sides = pair(old, new, features, 0, classes)
     whole = Rows(data, features, classes=classes)
-    both = Pair(whole, Rows(new, features, classes=classes))
+    both = Pair(whole, Rows(new, features, classes=classes))  # proxies see what models see
     with _few_threads(sides):
         if too_costly(least_fit(sides), most):
-            return plan_of_both(len(old), len(new), "a forecast would cost too much")
+            return None
         if sides.worth < FEWEST_INDEPENDENT:
             few = f"the target's rows are worth about {sides.worth:.0f} independent ones"
             return plan_of_both(len(old), len(new), few)
@@ -303,8 +312,8 @@ def _weights_and_forecast(
         return None, ExpectedGain(0.0, 0.0, "", 0.0, VARIES)
     if weights_of is None:
         return None, ExpectedGain(0.0, 0.0, "", 0.0, ALIKE.format(auc=test.auc))
-    tested = len(pair.sample if unseen is None else unseen)
-    if too_costly(pair.flops * len(pair.sample) / tested, most):
+    tested = pair.sampled if unseen is None else len(unseen)
+    if too_costly(pair.flops * pair.sampled / tested, most):
         return None, dear
     forecast, drawn_by = best_power(pair, weights_of), None
     all_unlike = bool(forecast.unit) and not forecast.error and test.auc > 1 - LOWEST / 2
@@ -369,7 +378,7 @@ def sharpen(pair: Pair, drawn_by: Tensor, power: float, most: float = math.inf) 
     if len(rows) < FEWEST_TRAINED or pair.worth < FEWEST_INDEPENDENT:
         return drawn_by
     alike = input_test(pair, torch.ones_like(drawn_by), rows).p > LEVEL / TESTS
-    if alike or too_costly(pair.flops * len(pair.sample) / len(rows), most):
+    if alike or too_costly(pair.flops * pair.sampled / len(rows), most):
         return drawn_by
     everything = torch.arange(len(pair.target))
     left = input_ratio(pair, drawn_by, everything, torch.arange(len(pair.train)))

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from astkit.aim import forecast as forecasts
 from astkit.aim.decisions import (
     BOTH,
     OLD,
@@ -129,6 +130,30 @@ def test_a_date_orders_the_rows() -> None:
     assert (first["gain"] - again["gain"]).abs().drop("weighted both").max() < 6
     with pytest.raises(ValueError, match="date is 'month', which is no column of the target"):
         forecast(old, target, "y", date="month")
+    with pytest.raises(ValueError, match="date is 'day' and in_order is False: leave"):
+        forecast(old, target, "y", date="day", in_order=False)
+
+
+def test_a_table_says_how_its_rows_are_ordered() -> None:
+    old, target = made(200, 0), made(120, 1, law=-1.0)
+    old["day"], target["day"] = np.arange(200) // 10, 20 + np.arange(120) // 10
+    table, tried = Table(old, "y"), (OLD, BOTH)
+    later = Table(target, like=table)
+    given = forecast(table, later, date="day", decisions=tried)
+    later.date = "day"
+    pd.testing.assert_frame_equal(forecast(table, later, decisions=tried).table, given.table)
+    assert not forecast(table, later, in_order=False, decisions=tried).in_order
+    later.date, later.in_order = None, True
+    assert forecast(table, later, decisions=tried).in_order
+
+
+def test_in_doubt_the_decision_is_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forecasts, "_doubt", lambda *_: True)
+    found = forecast(made(500, 0, law=-1.0), made(300, 1), "y", in_order=False)
+    assert "cannot tell, it depends on the model" in found.sentence
+    chosen = found.table["decision"][found.table["chosen"]].item()
+    assert chosen != "both"  # by the trees
+    assert found.decision == BOTH
 
 
 def test_an_opposite_law_is_foretold_as_fresh_rows_measure_it() -> None:

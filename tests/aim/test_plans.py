@@ -121,6 +121,17 @@ def test_texts_are_judged_in_bits() -> None:
     assert "bits a token" in share.sentence
     assert share.decision != OLD
     assert share.table[1]["gain"] > 0.3
+    assert "judged by an n-gram model on other rows" in share.sentence
+    assert {line["proxy"] for line in share.table} == {"n-gram model"}
+
+
+@pytest.mark.parametrize(("columns", "proxy"), [(1, "boosted trees"), (5, "a head on features")])
+def test_the_sentence_names_the_proxy(columns: int, proxy: str) -> None:
+    x = torch.randn(N + M, 4, generator=torch.Generator().manual_seed(0))
+    y = x.sum(1, keepdim=True).expand(-1, columns)
+    share = plan_of(joined(TensorDataset(x[:N], -y[:N]), TensorDataset(x[N:], y[N:])))
+    assert f"judged by {proxy} on other rows of the target" in share.sentence
+    assert {line["proxy"] for line in share.table} == {proxy.removeprefix("a ")}
 
 
 class Blurred(Dataset[Any]):
@@ -148,7 +159,9 @@ def test_random_transforms_of_old_rows_are_no_difference() -> None:
 def test_few_rows_and_unknown_targets_are_both_trained_on() -> None:
     few = plan_of(joined(points(N, 0, True, "images"), points(60, 1, False, "images")))
     assert few.decision == BOTH
-    assert "cannot tell, the target has 60 rows" in few.sentence
+    assert "cannot tell, the target has 60 rows, fewer than 100" in few.sentence
+    old = plan_of(joined(points(10, 0, True, "images"), points(150, 1, False, "images")))
+    assert "cannot tell, the training data have 10 rows, fewer than 12" in old.sentence
     unlabelled = [TensorDataset(points(n, n, False, "vectors").tensors[0]) for n in (N, M)]
     assert "no proxy knows such targets" in plan_of(joined(*unlabelled)).sentence
     series = tables(rows=20)
@@ -161,6 +174,10 @@ def test_a_forecast_that_would_cost_too_much_of_the_run_is_left_out() -> None:
     with pytest.warns(UserWarning, match="choosing by the target would take"):
         assert plan(policy, both, budget=1e3) is not None
     assert policy.drawn_by.unique().tolist() == [1.0]
+    afterwards = Aim()
+    plan(afterwards, both, budget=1e15)  # which can afford it
+    assert afterwards.flops > 0
+    assert len(afterwards.drawn_by.unique()) > 1
 
 
 def test_a_decision_is_computed_once_for_all_runs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,3 +312,16 @@ def test_a_sentence_says_which_columns_a_model_keeps(monkeypatch: pytest.MonkeyP
     plan = plans.plan_of_tables(*divide_joined(both))
     assert plan.sentence == "forecast: train on both without x: a model keeps x"
     assert plan.decision == BOTH
+
+
+@pytest.mark.parametrize(("decision", "rows"), [(BOTH, "both"), (OLD, "old rows")])
+def test_what_is_done_in_doubt_is_said(
+    decision: Decision, rows: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = tables()
+    found = plans.forecast(*divide_joined(both), in_order=False)
+    told = replace(found, decision=decision, doubt=True, sentence="forecast: cannot tell")
+    monkeypatch.setattr(plans, "forecast", lambda *_, **__: told)
+    plan = plans.plan_of_tables(*divide_joined(both))
+    assert plan.sentence == f"forecast: cannot tell: {rows} are trained on"
+    assert plan.decision == decision

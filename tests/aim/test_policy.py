@@ -324,6 +324,20 @@ def test_the_model_finds_nothing_left_in_rows_like_the_target() -> None:
         assert aim.sharpen(Pair(*parts, seed), drawn_by, 1.0) is drawn_by
 
 
+def test_no_more_features_are_computed_where_sharper_weights_would_cost_too_much() -> None:
+    asked: list[int] = []
+
+    def features(rows: Tensor) -> Tensor:
+        asked.append(len(rows))
+        return torch.stack([rng.uniform(rows, 0) + 3, rng.uniform(rows, 1)], 1)
+
+    target = Rows(noise(M), by_row=lambda rows: torch.stack([rng.uniform(rows, 2)] * 2, 1))
+    seen, drawn_by = Pair(Rows(noise(N), by_row=features), target), torch.ones(N).double()
+    with pytest.warns(UserWarning, match="choosing by the target would take"):
+        assert aim.sharpen(seen, drawn_by, 1.0, most=0.0) is drawn_by
+    assert sum(asked) == len(aim.rows_to_ask(drawn_by, 0))
+
+
 def test_all_rows_are_trained_on_where_choosing_would_take_too_much_of_the_run(
     drifted: aim.Weighting, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -51,6 +51,9 @@ def measured(shift: Shift, number: int, later: bool) -> Entry:
         forward=later,
     )
     decisions = decisions_for(found.telling)
+    chosen = found.decision.name
+    if found.doubt:  # the record is of what trees chose
+        chosen = found.table["decision"][found.table["chosen"]].item()
     gains = {each.decision.name: each for each in fresh.judge(decisions)}
     return {
         "shift": shift.name,
@@ -59,7 +62,7 @@ def measured(shift: Shift, number: int, later: bool) -> Entry:
         "rows": [len(old), len(target), len(test)],
         "sentence": found.sentence,
         "seconds": found.seconds,
-        "chosen": found.decision.name,
+        "chosen": chosen,
         "decisions": [_line(row, gains[row["decision"]]) for row in found.table.to_dict("records")],
         "measured": {name: [each.gain, each.error] for name, each in gains.items()},
     }
