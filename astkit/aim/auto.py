@@ -130,7 +130,7 @@ def trust(known: Tensor, labels: Tensor) -> Tensor | None:
 
 def can_ask(run: RunInfo) -> bool:
     """Whether the data can be compared with the target."""
-    if run.draws < run.samples:
+    if run.joined:
         return find_spec("sklearn") is not None
     if run.target is None or find_spec("sklearn") is None:
         return False

@@ -140,7 +140,7 @@ class Judge:
         units: int ``[M]``, of target rows that depend on each other.
         unit: of gains, see `astkit.aim.gains.gain`.
         forward: whether the target's rows are in order of time, and folds go forward.
-        times: rows that each old row stands for.
+        rows_per_sample: old rows that each of ``old`` stands for.
     """
 
     old: tuple[Array, Array]
@@ -153,7 +153,7 @@ class Judge:
     units: Array
     unit: str
     forward: bool = False
-    times: float = 1.0
+    rows_per_sample: float = 1.0
 
     def judge(self, decisions: Sequence[Decision]) -> list[Judgement]:
         """Gains of all ``decisions``, of which the first has to be `OLD`."""
@@ -178,7 +178,7 @@ class Judge:
         parts: list[tuple[Array, Array, Array]] = []
         if decision.old:
             own = np.ones(len(self.old[1])) if ratio is None or not decision.weighted else ratio
-            parts.append((*self.old, own * self.times))
+            parts.append((*self.old, own * self.rows_per_sample))
         if decision.times:
             x, y = (part[fit] for part in self.target)
             parts.append((x, y, np.full(len(fit), float(decision.times))))

@@ -47,7 +47,7 @@ Array = np.ndarray[Any, Any]
 
 FITTED = 8_000
 """Old rows that proxies are fitted to, at most; each then stands for several."""
-FEW = 30
+MIN_ROWS = 30
 """Independent target rows below which nothing is foretold."""
 SIZES = (50, 100, 300, 1000)
 """Rows of the target for which a curve is drawn, beside all."""
@@ -152,8 +152,8 @@ def forecast(
             return _unknown(f"{few}, and {FORWARD_PARTS} are needed to judge later rows by", start)
     else:
         units, worth, in_order, note = _units(new, in_order)
-    if worth < FEW:
-        few = f"the target's rows are worth about {worth} independent ones, fewer than {FEW}"
+    if worth < MIN_ROWS:
+        few = f"the target's rows are worth about {worth} independent ones, fewer than {MIN_ROWS}"
         return _unknown(few, start)
     telling = explain(old, new, seed=seed).telling
     judge = judge_of(old, new, units, in_order, telling, seed)

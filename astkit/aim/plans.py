@@ -137,7 +137,7 @@ def plan_of_rows(pair: Pair, both: Pair, ratio: WeightsOf | None) -> DataPlan:
         units=own,
         unit=unit,
         forward=in_order,
-        times=len(pair.train) / len(pair.sample),
+        rows_per_sample=len(pair.train) / len(pair.sample),
     )
     found = judge.judge([*TRIED, *(() if ratio is None else WEIGHTED)])
     chosen, gain, error = choose(found, judge)

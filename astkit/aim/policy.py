@@ -141,7 +141,7 @@ class Aim(Policy):
         return Selection(epoch[first : first + len(run.rows)])
 
     def check(self, run: RunInfo) -> None:
-        if run.draws < run.samples:
+        if run.joined:
             return
         both = pair(run.data, run.target, self.features, run.seed, run.classes)
         if both.train.kind != UNKNOWN or run.features is None:
@@ -150,7 +150,7 @@ class Aim(Policy):
 
     def _ask_early(self, run: RunInfo) -> None:
         """Compare the data with the target before the first step."""
-        if run.draws < run.samples:
+        if run.joined:
             plan = plan_of(run.data, self.features, run.classes, flops_allowed(run))
             self.drawn_by, self.stage = plan.weights, 2
             self.flops += plan.flops
@@ -298,9 +298,9 @@ def _weights_and_forecast(
     pair: Pair, unseen: Tensor | None, most: float
 ) -> tuple[Tensor | None, ExpectedGain]:
     """Weights, float64 ``[N]`` with mean 1 or ``None`` for all rows, and the forecast."""
-    dear = ExpectedGain(0.0, 0.0, "", 0.0, "none, choosing would cost too much")
+    unaffordable = ExpectedGain(0.0, 0.0, "", 0.0, "none, choosing would cost too much")
     if too_costly(least_fit(pair), most):
-        return None, dear
+        return None, unaffordable
     if pair.worth < FEWEST_INDEPENDENT:
         few = (
             "cannot tell, neighbouring rows of the target depend on each other, so that they are"
@@ -314,7 +314,7 @@ def _weights_and_forecast(
         return None, ExpectedGain(0.0, 0.0, "", 0.0, ALIKE.format(auc=test.auc))
     tested = pair.sampled if unseen is None else len(unseen)
     if too_costly(pair.flops * pair.sampled / tested, most):
-        return None, dear
+        return None, unaffordable
     forecast, drawn_by = best_power(pair, weights_of), None
     all_unlike = bool(forecast.unit) and not forecast.error and test.auc > 1 - LOWEST / 2
     if forecast.power:

@@ -87,7 +87,7 @@ def run_select(options: argparse.Namespace) -> None:
 
 def _weigh(pool: Any, seed: int) -> tuple[Any, Sequence[str]]:
     """Weights of the pool's rows and their forecast, and columns that were not compared."""
-    from astkit.aim.forecast import FEW
+    from astkit.aim.forecast import MIN_ROWS
     from astkit.aim.policy import pair as pair_of
     from astkit.aim.policy import weigh, weigh_by_forecast
 
@@ -97,9 +97,9 @@ def _weigh(pool: Any, seed: int) -> tuple[Any, Sequence[str]]:
         shared = [True] * len(pool.names) if pair.train.columns is None else pair.train.columns
         return choice, [name for name, each in zip(pool.names, shared, strict=True) if not each]
     table, target = pool.labelled()
-    if len(target) < FEW:
+    if len(target) < MIN_ROWS:
         raise ValueError(
-            f"the target has {len(target)} rows, too few to compare the pool with: pass {FEW}"
+            f"the target has {len(target)} rows, too few to compare the pool with: pass {MIN_ROWS}"
         )
     for note in table.notes:
         say(note)

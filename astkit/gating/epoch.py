@@ -62,6 +62,11 @@ class RunInfo:
         """Rows of an epoch of dense training: all but those of a target, see `joined`."""
         return min(self.samples, old_rows(self.data, self.samples))
 
+    @property
+    def joined(self) -> bool:
+        """Whether the data hold rows of a target that may be trained on, see `joined`."""
+        return self.draws < self.samples
+
 
 class Planner(Protocol):
     """The part of a policy that an `Epoch` uses."""

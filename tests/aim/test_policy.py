@@ -461,10 +461,11 @@ def test_a_target_without_a_class_of_the_training_rows_is_refused() -> None:
 
 def test_a_class_that_no_fitted_row_has_is_weighed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pairing, "FITTED", 100)
+    random = torch.Generator().manual_seed(0)  # of which neighbours are not alike by chance
     labels = torch.arange(400) % 3
     labels[7] = 3
-    train = TensorDataset(torch.randn(400, 4), labels)
-    target = TensorDataset(torch.randn(120, 4), torch.full((120,), 3))
+    train = TensorDataset(torch.randn(400, 4, generator=random), labels)
+    target = TensorDataset(torch.randn(120, 4, generator=random), torch.full((120,), 3))
     made = aim.pair(train, target, classes=True)  # which the one row of a class does not look like
     assert made.labels is not None
     assert 7 not in made.sample
