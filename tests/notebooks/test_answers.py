@@ -8,7 +8,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import nbformat
-import pytest
 from nbformat import NotebookNode
 
 from astkit.comparison.statistics import Interval
