@@ -246,8 +246,10 @@ def abstentions() -> list[dict[str, Any]]:
 
 
 def natural() -> list[dict[str, Any]]:
-    """A row for each natural shift, its test rows and method: the gain over all splits."""
+    """A row for each natural shift and method, on later rows where it has an order: all splits."""
     content = read_json(natural_training.RESULTS)
+    found = natural_training.gains(content["entries"] if content else [])
+    ordered = {line["shift"] for line in found if line["later"]}
     return [
         {
             "shift": line["shift"],
@@ -257,8 +259,9 @@ def natural() -> list[dict[str, Any]]:
             "unit": line["unit"],
             **dict(zip(("gain", "gain_low", "gain_high"), line[policy], strict=True)),
         }
-        for line in natural_training.gains(content["entries"] if content else [])
+        for line in found
         if line["splits"] == natural_training.SPLITS
+        if line["later"] or line["shift"] not in ordered
         for policy in ("both", "target alone", "aim")
     ]
 

@@ -183,7 +183,7 @@ def test_the_stored_answer_is_one_short_sentence_above_and_below(notebook: Path)
     assert first == last
     sentence = first.strip("*")
     assert words_of(sentence) <= LONGEST
-    assert re.fullmatch(r"[A-Z`].*[.]", sentence)
+    assert re.fullmatch(r"[A-Z0-9`].*[.]", sentence)
     assert re.search(r"[.!?] [A-Z]", sentence) is None, "one sentence is enough"
 
 
