@@ -19,7 +19,7 @@ a notebook, it is a template for a competition, from train.csv to submission.csv
 examples:
   astkit export notebooks/01_baseline_vs_gated.ipynb -o out/kaggle \\
       -p dataset=cifar10 -p preset=full
-  astkit export -o out/titanic -p target=Survived -p row_id=PassengerId
+  astkit export -o out/titanic -p label=Survived -p row_id=PassengerId
 """
 
 

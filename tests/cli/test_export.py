@@ -8,6 +8,7 @@ import nbformat
 import pytest
 
 from astkit.cli import main
+from astkit.cli.export import EXPORT
 from astkit.files import shipped
 from astkit.runs import notebook
 from tests.cli.refusals import refused
@@ -51,7 +52,9 @@ def test_what_is_missing_is_said(small: Path, capsys) -> None:
 
 
 def test_a_competition_needs_no_notebook(tmp_path: Path) -> None:
-    assert main(["export", "-o", str(tmp_path), "-p", "label=Survived"]) == 0
+    (example,) = (line for line in EXPORT.splitlines() if "titanic" in line)
+    _, *words = example.replace("out/titanic", str(tmp_path)).split()
+    assert main(words) == 0
     assert "label = 'Survived'" in (tmp_path / "competition.ipynb").read_text()
 
 
