@@ -187,7 +187,7 @@ class Schedule:
                 aims = follows and isinstance(method.new_policy(seed), Aim)
                 if baseline.lr is not None and new and (aims or label in self.on_target):
                     baseline.rates[label] = own_rate(self.task, method, self.budget, seed, self.bar)
-                if label in baseline.rates:
+                if baseline.rates.get(label, baseline.lr) != baseline.lr:
                     self._say(
                         f"{label}: learning rate {baseline.rates[label]:.2g}, its best on the"
                         " validation data, which differ from the training data;"
