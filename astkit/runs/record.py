@@ -129,12 +129,6 @@ class Record:
         return read_json(self.folder / name)
 
 
-def current(out: str | os.PathLike[str] = "") -> Record | None:
-    """The record of the command that runs this notebook, else one in ``out``, if not empty."""
-    folder = os.environ.get(FOLDER) or out
-    return Record(folder) if folder else None
-
-
 def digest(content: Mapping[str, Any]) -> str:
     """Eight hexadecimal digits of a hash of ``content``, independent of its order."""
     try:

@@ -53,14 +53,14 @@ def start(preset: str, threads: int = 0, out: str | os.PathLike[str] = "") -> Se
     Args:
         preset: "quick" or "full", the sizes that the notebook takes.
         threads: torch threads; 0 leaves torch's choice.
-        out: folder of the record; "" for none, unless a command runs the notebook.
+        out: folder of the record, "" for none; a command that runs the notebook names another.
 
     Raises ``ValueError`` for another preset.
     """
     import torch
     from IPython.display import Markdown, display
 
-    from astkit.runs.record import current
+    from astkit.runs.record import FOLDER, Record
     from astkit.stamp import describe, stamp
 
     if preset not in PRESETS:
@@ -69,4 +69,5 @@ def start(preset: str, threads: int = 0, out: str | os.PathLike[str] = "") -> Se
     if threads:
         torch.set_num_threads(threads)
     print(describe(stamp()), "· preset", preset)
-    return Session(preset == "full", current(out))
+    folder = os.environ.get(FOLDER) or out
+    return Session(preset == "full", Record(folder) if folder else None)

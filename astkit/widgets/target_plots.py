@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from astkit.widgets.style import INK, PAPER, SELECTED, SOFT, Picture, picture, styled
 
@@ -46,12 +46,8 @@ def decisions(table: pd.DataFrame) -> Picture:
     axis.set_xlim(left=max(axis.get_xlim()[0], FAR))
     for place, gain in enumerate(shown["gain"]):
         if gain < FAR:
-            look: dict[str, Any] = {
-                "va": "center",
-                "color": SELECTED,
-                "bbox": {"fc": PAPER, "ec": "none", "pad": 1},
-            }
-            axis.text(FAR, place, f" ◀ {gain:.0f}", **look)
+            box = {"fc": PAPER, "ec": "none", "pad": 1}
+            axis.text(FAR, place, f" ◀ {gain:.0f}", va="center", color=SELECTED, bbox=box)
     if len(shown):
         axis.legend(loc="lower right", frameon=False)
     return figure

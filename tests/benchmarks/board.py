@@ -8,7 +8,6 @@ table.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
 from typing import Any
@@ -22,8 +21,11 @@ from tests.benchmarks import bench
 
 RESULTS = bench.HERE / "board.json"
 ROUNDS, STEPS, BATCH = 21, 200, 512
-AIMS = {True: 1.05, False: 1.02}
-"""By whether a client takes the messages."""
+BOARDS = {
+    "shown": (True, "a client takes its messages", 1.05),
+    "off": (False, "`live=False`", 1.02),
+}
+"""Whether a client takes the messages, in words, and the aim for the ratio of CPU seconds."""
 
 SETUP = f"""
 import asyncio, time
@@ -130,12 +132,11 @@ def in_kernel(live: bool, rounds: int) -> dict[str, Any]:
 def board_costs() -> str:
     """The committed result, as Markdown."""
     content = read_json(RESULTS)
-    names = {"shown": "a client takes its messages", "off": "`live=False`"}
     rows = {}
-    for name, aim in zip(names, AIMS.values(), strict=True):
+    for name, (_, words, aim) in BOARDS.items():
         found = content[name]
         low, high = bootstrap_interval(found["ratios"])
-        rows[names[name]] = {
+        rows[words] = {
             "CPU seconds": f"{statistics.median(found['ratios']):.3f} [{low:.3f}, {high:.3f}]",
             "aim": f"{aim}",
             "batches a second": f"{statistics.median(found['rate']):.0f}",
@@ -147,12 +148,9 @@ def board_costs() -> str:
 
 def main() -> None:
     """Measure and write."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
-    rounds = parser.parse_args().rounds
-    environment = stamp()
-    shown, off = (in_kernel(live, rounds) for live in AIMS)
-    write_json(RESULTS, {"stamp": environment, "shown": shown, "off": off})
+    asked, environment = bench.options(__doc__, RESULTS, rounds=ROUNDS), stamp()
+    found = {name: in_kernel(live, asked.rounds) for name, (live, *_) in BOARDS.items()}
+    write_json(asked.out, {"stamp": environment, **found})
     print(board_costs())
 
 

@@ -537,30 +537,23 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--only", nargs="+", default=[""], metavar="TEXT")
     kinds = parser.add_mutually_exclusive_group()
-    kinds.add_argument("--search", action="store_true")
-    kinds.add_argument("--forecasts", action="store_true")
-    kinds.add_argument("--abstentions", action="store_true")
-    kinds.add_argument("--short", action="store_true")
+    listed: dict[str, Callable[[], list[Run]]]
+    listed = {"search": search, "forecasts": plan, "abstentions": alike, "short": short}
+    for name in listed:
+        kinds.add_argument(f"--{name}", action="store_const", const=name, dest="kind")
     kinds.add_argument("--runs", nargs="+", metavar="NAME")
     options = parser.parse_args()
     CACHE.mkdir(parents=True, exist_ok=True)
-    every = [named(each) for each in options.runs or ()] or plan()
-    for asked, listed in (
-        (options.search, search),
-        (options.abstentions, alike),
-        (options.short, short),
-    ):
-        if asked:
-            every = listed()
+    every = [named(each) for each in options.runs or ()] or listed.get(options.kind, plan)()
     runs = [each for each in every if any(text in each.name for text in options.only)]
     if any(each.data.startswith("cifar10") for each in runs):
         images("cifar10")
     path, job = RESULTS, execute
-    if options.search:
+    if options.kind == "search":
         path = CACHE / "search.json"
-    elif options.abstentions:
+    elif options.kind == "abstentions":
         path, job = ABSTENTIONS, abstains
-    elif options.forecasts:
+    elif options.kind == "forecasts":
         path, job = FORECASTS, foretell
         runs = [each for each in runs if each.policy == "aim"]
     train_all(runs, path, options.processes, job)

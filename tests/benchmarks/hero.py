@@ -6,7 +6,7 @@ conditions of `MADE`. None is left out. Light and dark, 7.6 inches wide.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from matplotlib import rc_context
 from matplotlib.figure import Figure
@@ -23,14 +23,8 @@ MADE = (
     ("40 % wrong labels (Fashion-MNIST", "images: 40 % wrong labels"),
     ("clean (Fashion-MNIST", "images: clean"),
 )
-LIGHT = {
-    "ink": "#1a1a1a",
-    "soft": "#666666",
-    "gain": "#117733",
-    "both": "#1a1a1a",
-    "bar": "#c5dccb",
-}
-DARK = {"ink": "#e6edf3", "soft": "#9da7b3", "gain": "#56d364", "both": "#e6edf3", "bar": "#1f4429"}
+LIGHT = {"ink": "#1a1a1a", "soft": "#666666", "gain": "#117733", "bar": "#c5dccb"}
+DARK = {"ink": "#e6edf3", "soft": "#9da7b3", "gain": "#56d364", "bar": "#1f4429"}
 
 
 class Row(NamedTuple):
@@ -51,12 +45,11 @@ class Row(NamedTuple):
 
 def rows() -> list[Row]:
     """From natural_training.json and 06_shares.json."""
-    content = read_json(natural_training.RESULTS) or {"entries": []}
-    lines = {each["shift"]: each for each in natural_training.gains(content["entries"], later=True)}
+    gains = natural_training.gains(read_json(natural_training.RESULTS)["entries"])
+    lines = {each["shift"]: each for each in gains if each["later"]}
     found = [
         Row(words, tuple(lines[name]["aim"]), lines[name]["both"][0], lines[name]["unit"])
         for name, words in natural_training.SOURCES.items()
-        if name in lines
     ]
     table = read_json(shares.SHARES)["rows"]
     for begin, words in MADE:
@@ -92,27 +85,11 @@ def picture(shown: list[Row], colours: dict[str, str]) -> Figure:
         axes.plot([low, high], [place, place], color=colour, linewidth=1.6)
         axes.plot(mean, place, "o", color=colour, markersize=6)
         if row.both is not None:
-            axes.plot(row.both, place, "|", color=colours["both"], markersize=13)
-        axes.text(
-            -0.01,
-            place,
-            row.name,
-            ha="right",
-            va="center",
-            color=colours["ink"],
-            fontsize=9,
-            transform=axes.get_yaxis_transform(),
-        )
-        axes.text(
-            1.01,
-            place,
-            row.words,
-            va="center",
-            color=colour,
-            fontsize=9,
-            fontweight="bold" if sure else "normal",
-            transform=axes.get_yaxis_transform(),
-        )
+            axes.plot(row.both, place, "|", color=colours["ink"], markersize=13)
+        look: Any = {"va": "center", "size": 9, "transform": axes.get_yaxis_transform()}
+        axes.text(-0.01, place, row.name, ha="right", color=colours["ink"], **look)
+        weight = "bold" if sure else "normal"
+        axes.text(1.01, place, row.words, color=colour, weight=weight, **look)
     axes.axvline(0, color=colours["ink"], linewidth=1)
     axes.invert_yaxis()
     axes.set_yticks([])
@@ -137,8 +114,7 @@ def main() -> None:
     shown = rows()
     for name, colours in (("hero", LIGHT), ("hero_dark", DARK)):
         with rc_context({"font.size": 9}):
-            figure = picture(shown, colours)
-            figure.savefig(FOLDER / f"{name}.png", dpi=200, transparent=True)
+            picture(shown, colours).savefig(FOLDER / f"{name}.png", dpi=200, transparent=True)
     for each in shown:
         print(each.name, each.words)
 

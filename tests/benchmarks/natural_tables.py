@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import repeat
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from astkit.files import read_json
 from astkit.stamp import describe
 from tests.benchmarks import natural, natural_training
+from tests.benchmarks.bench import markdown
 
 Entry = dict[str, Any]
 METHODS = ("both", "target alone", "aim")
@@ -47,17 +51,14 @@ def text() -> str:
     """The section, from the committed results."""
     training = read_json(natural_training.RESULTS)
     forecasts = read_json(natural.RESULTS)
-    parts = []
-    if training:
-        parts += [_training(training["entries"]), _stamp(training)]
-    if forecasts:
-        parts += [_record(forecasts["entries"]), _chosen(forecasts["entries"]), _stamp(forecasts)]
+    parts = [_training(training["entries"]), _stamp(training)]
+    parts += [_record(forecasts["entries"]), _chosen(forecasts["entries"]), _stamp(forecasts)]
     return "\n".join(parts)
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+def _table(rows: Sequence[Entry]) -> str:
+    """Rows with text, of which the first column is the index."""
+    return markdown(pd.DataFrame(rows).set_index("shift")) + "\n"
 
 
 def _gain(found: Sequence[float]) -> str:
@@ -70,47 +71,42 @@ def _training(entries: Sequence[Entry]) -> str:
     found = natural_training.gains(entries)
     lines = [line for line in found if line["splits"] == natural_training.SPLITS]
     rows = [
-        [
-            line["shift"],
-            WHEN[line["later"]],
-            *(_gain(line[method]) for method in METHODS),
-            ", ".join(map(str, line["best_steps"])),
-        ]
+        {
+            "shift": line["shift"],
+            "test rows": WHEN[line["later"]],
+            **{method: _gain(line[method]) for method in METHODS},
+            "target alone was best at step": ", ".join(map(str, line["best_steps"])),
+        }
         for line in sorted(lines, key=lambda line: not line["later"])
     ]
-    head = ["shift", "test rows", *METHODS, "target alone was best at step"]
     counts = {"splits": natural_training.SPLITS, "steps": natural_training.STEPS}
-    return TRAINING.format(**counts) + _table(head, rows)
+    return TRAINING.format(**counts) + _table(rows)
 
 
 def _record(entries: Sequence[Entry]) -> str:
-    found = natural.record(list(entries)).reset_index()
-    rows = [[str(value) for value in line] for line in found.itertuples(index=False)]
     splits = len({each["split"] for each in entries})
-    return FORECASTS.format(splits=splits) + _table(list(found.columns), rows)
+    return FORECASTS.format(splits=splits) + markdown(natural.record(list(entries))) + "\n"
 
 
 def _chosen(entries: Sequence[Entry]) -> str:
     rows = []
     for key in dict.fromkeys((each["shift"], each["later"]) for each in entries):
         mine = [each for each in entries if (each["shift"], each["later"]) == key]
-        names = [each["chosen"] for each in mine]
-        counts = {name: names.count(name) for name in dict.fromkeys(names)}
+        counts = Counter(each["chosen"] for each in mine)
         chosen = [_measured(each, each["chosen"]) for each in mine]
         both = [_measured(each, "both") for each in mine]
         best = max(float(np.mean([_measured(each, name) for each in mine])) for name in CONSTANT)
         rows.append(
-            [
-                key[0],
-                WHEN[key[1]],
-                ", ".join(f"{name} ({count})" for name, count in counts.items()),
-                f"{np.mean(chosen):+.1f}",
-                f"{np.mean(both):+.1f}",
-                f"{best - np.mean(chosen):.1f}",
-            ]
+            {
+                "shift": key[0],
+                "test rows": WHEN[key[1]],
+                "chosen (splits)": ", ".join(f"{name} ({n})" for name, n in counts.items()),
+                "it measured": f"{np.mean(chosen):+.1f}",
+                "both measured": f"{np.mean(both):+.1f}",
+                "regret": f"{best - np.mean(chosen):.1f}",
+            }
         )
-    head = ["shift", "test rows", "chosen (splits)", "it measured", "both measured", "regret"]
-    return CHOSEN + _table(head, rows) + "\n" + _regrets(entries)
+    return CHOSEN + _table(rows) + "\n" + _regrets(entries)
 
 
 CONSTANT = ("old", "both", "target")
@@ -119,14 +115,13 @@ CONSTANT = ("old", "both", "target")
 def _regrets(entries: Sequence[Entry]) -> str:
     """Mean regret of the chosen decisions and of each constant answer, in a sentence."""
     best = [max(_measured(each, name) for name in CONSTANT) for each in entries]
-    chosen = np.mean(
-        [b - _measured(each, each["chosen"]) for b, each in zip(best, entries, strict=True)]
-    )
-    constant = {
-        name: np.mean([b - _measured(each, name) for b, each in zip(best, entries, strict=True)])
-        for name in CONSTANT
-    }
-    others = ", ".join(f"{value:.1f} of always `{name}`" for name, value in constant.items())
+
+    def regret(names: Iterable[str]) -> float:
+        measured = map(_measured, entries, names)
+        return float(np.mean([b - value for b, value in zip(best, measured, strict=True)]))
+
+    chosen = regret(each["chosen"] for each in entries)
+    others = ", ".join(f"{regret(repeat(name)):.1f} of always `{name}`" for name in CONSTANT)
     other = sum(each["chosen"] != "both" for each in entries)
     worse = [_measured(each, "both") - _measured(each, each["chosen"]) for each in entries]
     return (

@@ -74,11 +74,10 @@ def gain(entry: Entry, method: str) -> float:
     return float(100 * (value - dense if entry["metric"] == "accuracy" else 1 - value / dense))
 
 
-def gains(entries: Sequence[Entry], later: bool | None = None) -> list[Entry]:
+def gains(entries: Sequence[Entry]) -> list[Entry]:
     """For each shift and place of the test rows, the mean gain of each method with its interval."""
     lines = []
-    wanted = [each for each in entries if later is None or each["later"] == later]
-    for key in dict.fromkeys((each["shift"], each["later"]) for each in wanted):
+    for key in dict.fromkeys((each["shift"], each["later"]) for each in entries):
         mine = [each for each in entries if (each["shift"], each["later"]) == key]
         line: Entry = {"shift": key[0], "later": key[1], "splits": len(mine)}
         for method in mine[0]["values"]:

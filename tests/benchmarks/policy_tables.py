@@ -19,7 +19,6 @@ from tests.benchmarks.bench import ROOT
 
 SHARED = ROOT / "notebooks" / "results" / "06_shares.json"
 STATIC = ROOT / "docs" / "static"
-WIDTH = 7.6  # inches of a chart, as wide as the text column of GitHub
 LOSS = 0.1  # percent or points: less is no loss that anybody would see
 SHOWN = ("aim", "auto", "oracle")
 LESS = ", less training"
@@ -142,7 +141,7 @@ def gains_chart(table: pd.DataFrame) -> Picture:
     """A row for each kind of data, percent above points; numbers of `aim` at the right."""
     units = {"%": "loss, % lower than that of dense training", "points": "accuracy, points higher"}
     counts = [table[table["unit"] == unit]["condition"].nunique() for unit in units]
-    figure = picture(width=WIDTH, height=1.4 + 0.27 * sum(counts), rows=1)
+    figure = picture(height=1.4 + 0.27 * sum(counts))
     figure.clear()
     grid = figure.add_gridspec(2, 1, height_ratios=counts)
     for place, (unit, label) in enumerate(units.items()):
@@ -161,16 +160,9 @@ def gains_chart(table: pd.DataFrame) -> Picture:
                 look |= {"mfc": "none", "ms": 8, "elinewidth": 0}
             axis.errorbar(rows["gain"], places, xerr=np.abs(ends), label=name, **look)
         own = found[found["policy"] == "aim"].set_index("condition")["gain"]
-        for at, condition in enumerate(conditions):
-            if condition in own:
-                axis.text(
-                    1.01,
-                    at,
-                    f"{own[condition]:+z.1f}",
-                    transform=axis.get_yaxis_transform(),
-                    va="center",
-                    size=8.5,
-                )
+        beside: Any = {"transform": axis.get_yaxis_transform(), "va": "center", "size": 8.5}
+        for condition, gain in own.items():
+            axis.text(1.01, conditions.index(condition), f"{gain:+z.1f}", **beside)
         names = [textwrap.shorten(name.replace(", 8 epochs", ""), 62) for name in conditions]
         axis.set_yticks(range(len(names)), names, size=8.5)
         axis.set_ylim(len(names) - 0.4, -0.6)
@@ -207,21 +199,14 @@ def accuracy_chart(table: pd.DataFrame) -> Picture:
     table = table.assign(policy=names)
     policies = sorted(names.unique())
     conditions = sorted(table["condition"].unique(), key=_order)
-    figure = picture(width=WIDTH, height=2.0 + 0.27 * len(policies))
+    figure = picture(height=2.0 + 0.27 * len(policies))
     axis = figure.axes[0]
     colours = {"better": "#CBE5C8", "worse": "#F3C9B5"}
     for row in table.to_dict("records"):
         at = conditions.index(row["condition"]), policies.index(row["policy"])
         shown = row["outcome"] in colours
-        axis.text(
-            *at,
-            f"{row['difference']:+z.1f}",
-            ha="center",
-            va="center",
-            size=9,
-            weight="bold" if shown else "normal",
-            color=INK if shown else SOFT,
-        )
+        look: Any = {"weight": "bold", "color": INK} if shown else {"color": SOFT}
+        axis.text(*at, f"{row['difference']:+z.1f}", ha="center", va="center", size=9, **look)
         if shown:
             corner = at[0] - 0.47, at[1] - 0.42
             fill = matplotlib.colors.to_rgba(colours[row["outcome"]])

@@ -1,7 +1,7 @@
 """What choosing gains, as a share of what is possible: ``python -m tests.benchmarks.shares``.
 
 Collects the runs of `tests.benchmarks.gain` and writes notebooks/results/06_shares.json, the table
-that README, docs/policies.md and notebook 06 show, and the picture of README.
+that README's picture, docs/policies.md and notebook 06 show.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from torch import Tensor
 from astkit.comparison.statistics import DENSE, ERROR, Gaps, Interval, by_arm, gaps, mean_interval
 from astkit.comparison.training import RECORDS
 from astkit.files import read_json, write_atomic, write_json
-from astkit.widgets import comparison_plots
 from tests.benchmarks import natural_training
 from tests.benchmarks.gain import (
     ABSTENTIONS,
@@ -41,7 +40,6 @@ from tests.benchmarks.gain import (
 )
 
 SHARES = RESULTS.with_name("06_shares.json")
-PICTURE = RESULTS.with_name("06_shares.png")
 DATA = {
     "fashion_mnist": "Fashion-MNIST",
     "cifar10": "CIFAR-10",
@@ -169,16 +167,12 @@ def multipliers(entries: dict[str, Any]) -> list[dict[str, Any]]:
         if bits[-1] < dense["value"] < bits[0]:
             share = np.interp(-dense["value"], -np.array(bits), shares)
             found[described("text", whole.condition, WHOLE), whole.policy].append(math.exp(share))
-    return [
-        {"condition": condition, "policy": policy, "n": len(shares), **ends(shares)}
-        for (condition, policy), shares in found.items()
-    ]
-
-
-def ends(values: list[float]) -> dict[str, float]:
-    """Mean and ends of its interval."""
-    mean = mean_interval(values)
-    return {"share": mean.mean, "low": mean.low, "high": mean.high}
+    lines = []
+    for (condition, policy), shares in found.items():
+        share, low, high, n = mean_interval(shares)
+        line = {"condition": condition, "policy": policy, "n": n}
+        lines.append({**line, "share": share, "low": low, "high": high})
+    return lines
 
 
 def share_of_gain(policy: Gaps, oracle: Gaps) -> Interval:
@@ -247,8 +241,7 @@ def abstentions() -> list[dict[str, Any]]:
 
 def natural() -> list[dict[str, Any]]:
     """A row for each natural shift and method, on later rows where it has an order: all splits."""
-    content = read_json(natural_training.RESULTS)
-    found = natural_training.gains(content["entries"] if content else [])
+    found = natural_training.gains(read_json(natural_training.RESULTS)["entries"])
     ordered = {line["shift"] for line in found if line["later"]}
     return [
         {
@@ -302,8 +295,6 @@ def main() -> None:
         "not_run": [described(*key) for key in planned if key not in done],
     }
     write_json(SHARES, content)
-    policies = [row for row in table if row["policy"] != "elr"]
-    comparison_plots.shares(policies).savefig(PICTURE, dpi=150)
     print(pd.DataFrame(table).round(3).to_string())
 
 

@@ -145,8 +145,6 @@ RULES: list[Rule] = [
     names_no_place,
     uses_known_tags,
     names_kernel_python3,
-]
-NEW: list[Rule] = [
     shows_pictures_of_one_width_and_says_what_they_are,
     writes_numbers_in_one_way,
     holds_the_outputs_of_its_parameters,
@@ -156,11 +154,6 @@ NEW: list[Rule] = [
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
 def test_the_stored_notebook(rule: Rule, notebook: Path) -> None:
-    assert list(rule(nbformat.read(notebook, 4))) == []
-
-
-@pytest.mark.parametrize("rule", NEW, ids=lambda rule: rule.__name__)
-def test_the_stored_notebook_is_as_all_are_to_be(rule: Rule, notebook: Path) -> None:
     assert list(rule(nbformat.read(notebook, 4))) == []
 
 

@@ -10,7 +10,6 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
-from astkit.runs import record
 from astkit.runs.record import Record
 
 
@@ -53,18 +52,6 @@ def test_a_result_makes_a_run_complete_and_holds_plain_values(tmp_path: Path) ->
     assert path == run.folder / "fig" / "accuracy.png"
     assert path.read_bytes().startswith(b"\x89PNG")
     assert run.figure("again", b"bytes").read_bytes() == b"bytes"
-
-
-def test_a_notebook_finds_its_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(record.FOLDER, raising=False)
-    assert record.current() is None
-    ours = record.current(tmp_path / "own")
-    assert ours is not None
-    assert ours.folder == tmp_path / "own"
-    monkeypatch.setenv(record.FOLDER, str(tmp_path / "swept"))
-    swept = record.current(tmp_path / "own")
-    assert swept is not None
-    assert swept.folder == tmp_path / "swept"
 
 
 @pytest.mark.parametrize("small_disk", ["64k"], indirect=True)

@@ -55,7 +55,9 @@ def test_another_preset_is_refused() -> None:
 def test_results_are_kept_in_a_folder_that_is_given_or_of_a_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runs.start("quick").finish([{"seed": 0}])  # kept nowhere
+    nowhere = runs.start("quick")
+    nowhere.finish([{"seed": 0}])
+    assert nowhere.record is None
     monkeypatch.setenv(FOLDER, str(tmp_path / "command"))
     for out, folder in (("", "command"), (tmp_path / "own", "command")):
         runs.start("quick", out=out).finish([{"seed": 3}], {"curve": picture()}, found=2)

@@ -6,22 +6,10 @@ import re
 from typing import Any
 
 import pytest
-import torch
-from torch import nn
-from torch.utils.data import TensorDataset
 
-from astkit import rng
-from astkit.trainers import TrainConfig, Trainer
+from astkit.trainers import TrainConfig
 from astkit.trainers.history import History
-
-DATA = TensorDataset(torch.randn(96, 4), torch.arange(96) % 3)
-
-
-def trainer(observers: Any = (), epochs: float = 2, **options: Any) -> Trainer:
-    with rng.isolated("cpu", 0):
-        model = nn.Linear(4, 3)
-    options = {"epochs": epochs, "batch_size": 8, "observers": observers, **options}
-    return Trainer(model, DATA, DATA, device="cpu", **options)
+from tests.trainers.small import small_trainer
 
 
 def test_batches_epochs_and_events_are_kept_apart() -> None:
@@ -58,7 +46,7 @@ def test_every_batch_is_reported_in_groups(every: int, latest: int) -> None:
 
     late: list[int] = []
     heard = Heard()
-    run = trainer([heard], config=TrainConfig(report_every=every))
+    run = small_trainer([heard], config=TrainConfig(report_every=every))
     run.run()
     assert [entry["step"] for entry in heard.steps] == [*range(1, 25)]
     assert all(isinstance(entry["loss"], float) for entry in heard.steps)
@@ -68,7 +56,7 @@ def test_every_batch_is_reported_in_groups(every: int, latest: int) -> None:
 
 
 def test_a_history_is_one_line_and_a_figure_of_its_losses_and_metrics() -> None:
-    run = trainer()
+    run = small_trainer()
     history = run.run()
     words = repr(history)
     assert "\n" not in words

@@ -5,28 +5,16 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import TensorDataset
 
-from astkit import rng
-from astkit.gating import Gate
-from astkit.trainers import MetricsFile, Trainer
+from astkit.trainers import MetricsFile
 from astkit.trainers.metrics_file import read_metrics
+from tests.trainers.small import gated, small_trainer
 from tests.trainers.states import leave_after
-
-DATA = TensorDataset(torch.randn(96, 4), torch.arange(96) % 3)
-
-
-def trainer(observers: Any = (), epochs: float = 2, **options: Any) -> Trainer:
-    with rng.isolated("cpu", 0):
-        model = nn.Linear(4, 3)
-    options = {"epochs": epochs, "batch_size": 8, "observers": observers, **options}
-    return Trainer(model, DATA, DATA, device="cpu", **options)
 
 
 @pytest.fixture
@@ -34,13 +22,9 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "run" / "metrics.jsonl"
 
 
-def gated(gate: Gate | None = None, **options: Any) -> Trainer:
-    return trainer(epochs=1.5, policy=gate or Gate(0.2), **options)
-
-
 def test_the_file_holds_what_the_history_holds(path: Path) -> None:
     file = MetricsFile(path)
-    run = trainer([file])
+    run = small_trainer([file])
     run.run()
     records = read_metrics(path)
     assert [record["phase"] for record in records] == (["train"] * 12 + ["epoch"]) * 2

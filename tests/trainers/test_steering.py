@@ -8,24 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from torch import nn
-from torch.utils.data import TensorDataset
 
-from astkit import rng
 from astkit.gating import Gate, OriginPI, Policy, TopK
 from astkit.trainers import Checkpoints, Event, Trainer
 from astkit.trainers.steering import Steering
+from tests.trainers.small import gated, small_trainer
 from tests.trainers.states import hand_over, leave_after
-
-DATA = TensorDataset(torch.randn(96, 4), torch.arange(96) % 3)
-
-
-def trainer(observers: Any = (), epochs: float = 2, **options: Any) -> Trainer:
-    with rng.isolated("cpu", 0):
-        model = nn.Linear(4, 3)
-    options = {"epochs": epochs, "batch_size": 8, "observers": observers, **options}
-    return Trainer(model, DATA, DATA, device="cpu", **options)
 
 
 @pytest.fixture
@@ -43,10 +31,6 @@ def steered(run: Trainer, changes: Any = CHANGES) -> Trainer:
         while wanted and wanted[0][0] == record.step:
             run.steer(*wanted.pop(0)[1:])
     return run
-
-
-def gated(gate: Gate | None = None, **options: Any) -> Trainer:
-    return trainer(epochs=1.5, policy=gate or Gate(0.2), **options)
 
 
 def test_a_change_takes_effect_before_the_next_batch_and_can_be_replayed(difference: Any) -> None:
@@ -102,7 +86,7 @@ def test_a_change_that_waits_is_saved_where_nothing_else_has_changed(tmp_path: P
 
 def test_events_that_cannot_be_replayed_are_named() -> None:
     with pytest.raises(ValueError, match="Policy has no setting 'rate' to steer"):
-        trainer(replay=[Event(1, "rate", 0.5)])
+        small_trainer(replay=[Event(1, "rate", 0.5)])
     with pytest.warns(UserWarning, match=r"the run ended before Event\(step=500, "):
         gated(replay=[Event(1, "rate", 0.5), Event(500, "rate", 0.9)]).run()
 
@@ -127,7 +111,7 @@ def test_a_slip_of_the_hand_does_not_end_the_run(name: str, value: Any, sentence
 def test_a_run_without_such_a_policy_cannot_be_steered() -> None:
     for policy in (None, "infobatch"):
         with pytest.raises(ValueError, match="has no setting 'rate' to steer: give the"):
-            trainer(policy=policy).steer("rate", 0.3)
+            small_trainer(policy=policy).steer("rate", 0.3)
 
 
 def test_changes_come_from_any_thread() -> None:

@@ -18,6 +18,7 @@ from astkit.widgets.style import SOFT, Picture, line, picture, styled
 
 APART = 2.0  # of planes in a drawing, in cells
 _FLOW = ["slot", "born"]  # a slot that is free again holds another flow
+_PLACE = ["x", "y", "z"]
 
 
 @torch.no_grad()
@@ -74,10 +75,10 @@ def drawing(flows: pd.DataFrame, depth: int, step: int | None = None) -> Picture
         way.add_patch(Polygon(_seen(np.c_[corners, np.full(4, plane)]), fc="none", ec=SOFT, lw=0.8))
     ends, energies = _moves(shown)
     way.add_collection(LineCollection(list(_seen(ends)), array=energies, lw=1.1, **look))
-    across, up = _seen(now[["x", "y", "z"]].to_numpy()).T
+    across, up = _seen(now[_PLACE].to_numpy()).T
     way.scatter(across, up, c=now["energy"], s=9, zorder=3, **look)
     way.set_axis_off()
-    wide, high = _seen(flows[["x", "y", "z"]].to_numpy()).T
+    wide, high = _seen(flows[_PLACE].to_numpy()).T
     way.set(
         xlim=(min(-0.5, wide.min()), wide.max() + 0.5), ylim=(high.min() - 0.5, high.max() + 0.5)
     )
@@ -90,15 +91,12 @@ def drawing(flows: pd.DataFrame, depth: int, step: int | None = None) -> Picture
 
 def _surface(cells: pd.DataFrame, sides: Sequence[int]) -> np.ndarray:
     """Sum of the energies over each cell, ``[y, x]``; NaN where there is none."""
-    surface = np.full(sides[::-1], np.nan)
     x, y = (
         cells[name].round().astype(int).clip(0, side - 1)
         for name, side in zip("xy", sides, strict=True)
     )
-    sums: Any = cells["energy"].groupby([y, x]).sum()
-    for place, energy in sums.items():
-        surface[place] = energy
-    return surface
+    sums = cells["energy"].groupby([y, x]).sum().unstack()
+    return sums.reindex(index=range(sides[1]), columns=range(sides[0])).to_numpy(float)
 
 
 def _seen(places: np.ndarray) -> np.ndarray:
@@ -112,8 +110,7 @@ def _moves(flows: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
     ordered = flows.sort_values([*_FLOW, "step"])
     before = ordered.groupby(_FLOW).shift()
     same = before["step"].notna()
-    axes = ["x", "y", "z"]
-    ends = np.stack([before.loc[same, axes], ordered.loc[same, axes]], axis=1)
+    ends = np.stack([before.loc[same, _PLACE], ordered.loc[same, _PLACE]], axis=1)
     return ends, ordered.loc[same, "energy"].to_numpy()
 
 
