@@ -127,7 +127,7 @@ def _record(name: str, rows: list[Entry]) -> Entry:
     sure = [each for each in rows if each["low"] > 0 or each["high"] < 0]
     right = sum((each["gain"] > 0) == (each["measured"] > 0) for each in sure)
     opposite = sum(_opposite(each) for each in sure)
-    inside = sum(_inside(each) for each in rows)
+    inside = sum(within(each) for each in rows)
     widths = [each["high"] - each["low"] for each in rows]
     return {
         "test rows": name,
@@ -146,7 +146,8 @@ def _opposite(each: Entry) -> bool:
     return (each["low"] > 0 and high < 0) or (each["high"] < 0 and low > 0)
 
 
-def _inside(each: Entry) -> bool:
+def within(each: Entry) -> bool:
+    """Whether a decision measured what was foretold, within 1.96 combined errors."""
     error = (each["high"] - each["low"]) / (2 * Z)
     return abs(each["gain"] - each["measured"]) <= Z * float(
         np.hypot(error, each["measured_error"])

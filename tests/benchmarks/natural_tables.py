@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from itertools import repeat
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from astkit.files import read_json
 from astkit.stamp import describe
 from tests.benchmarks import natural, natural_training
 from tests.benchmarks.bench import markdown
+from tests.benchmarks.marks import CONSTANT, measured, regrets
 
 Entry = dict[str, Any]
 METHODS = ("both", "target alone", "aim")
@@ -93,9 +93,9 @@ def _chosen(entries: Sequence[Entry]) -> str:
     for key in dict.fromkeys((each["shift"], each["later"]) for each in entries):
         mine = [each for each in entries if (each["shift"], each["later"]) == key]
         counts = Counter(each["chosen"] for each in mine)
-        chosen = [_measured(each, each["chosen"]) for each in mine]
-        both = [_measured(each, "both") for each in mine]
-        best = max(float(np.mean([_measured(each, name) for each in mine])) for name in CONSTANT)
+        chosen = [measured(each, each["chosen"]) for each in mine]
+        both = [measured(each, "both") for each in mine]
+        best = max(float(np.mean([measured(each, name) for each in mine])) for name in CONSTANT)
         rows.append(
             {
                 "shift": key[0],
@@ -109,30 +109,16 @@ def _chosen(entries: Sequence[Entry]) -> str:
     return CHOSEN + _table(rows) + "\n" + _regrets(entries)
 
 
-CONSTANT = ("old", "both", "target")
-
-
 def _regrets(entries: Sequence[Entry]) -> str:
     """Mean regret of the chosen decisions and of each constant answer, in a sentence."""
-    best = [max(_measured(each, name) for name in CONSTANT) for each in entries]
-
-    def regret(names: Iterable[str]) -> float:
-        measured = map(_measured, entries, names)
-        return float(np.mean([b - value for b, value in zip(best, measured, strict=True)]))
-
-    chosen = regret(each["chosen"] for each in entries)
-    others = ", ".join(f"{regret(repeat(name)):.1f} of always `{name}`" for name in CONSTANT)
-    other = sum(each["chosen"] != "both" for each in entries)
-    worse = [_measured(each, "both") - _measured(each, each["chosen"]) for each in entries]
-    return (
-        f"Mean regret against the best of these three: {chosen:.1f} of the chosen decisions,"
-        f" {others}. An answer other than `both` was given {other} times of {len(entries)}; at"
-        f" worst it measured {max(worse):.1f} less than `both`.\n"
+    chosen, *others = (f"{np.mean(each):.1f}" for each in regrets(entries).values())
+    constant = ", ".join(
+        f"{value} of always `{name}`" for name, value in zip(CONSTANT, others, strict=True)
     )
-
-
-def _measured(entry: Entry, decision: str) -> float:
-    return float(entry["measured"][decision][0])
+    return (
+        f"Mean regret against the best of these three: {chosen} of the chosen decisions,"
+        f" {constant}.\n"
+    )
 
 
 def _stamp(content: Entry) -> str:
