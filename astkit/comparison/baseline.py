@@ -85,8 +85,8 @@ class Baseline:
         if longer.is_better(trial):
             name, limit = next((k, v) for k, v in vars(budget).items() if v is not None)
             self.notes.append(
-                f"dense training is better with twice the budget ({longer.beside(trial)}): this"
-                f" comparison is about short training; try budget=Budget({name}={2 * limit:g})"
+                "training is short: twice the budget makes dense training better"
+                f" ({longer.beside(trial)}); try budget=Budget({name}={2 * limit:g})"
             )
 
     def save(self, folder: Path) -> None:

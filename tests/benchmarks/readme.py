@@ -51,8 +51,8 @@ NOTEBOOKS = {
     "01": "What does a gate cost and save against dense training?",
     "02": "Which controller holds the rate, and does it matter?",
     "03": "How much does each speed setting help?",
-    "04": "Does an energy-flow lattice learn?",
-    "05": "Does a batch of a logic automaton equal its loop?",
+    "04": "Does an energy-flow lattice learn, and faster at once?",
+    "05": "Does a logic automaton learn, and is a batch faster?",
     "06": "Where does choosing samples pay?",
     "07": "Does it gain anything on your model and data?",
     "08": "Which data shall I train on?",
@@ -454,15 +454,15 @@ def record() -> str:
     found = natural.record(entries)
     said = []
     for when in ("the same period", "later rows"):
-        line = found.drop(columns=["within 1.96 combined errors", "median width"]).loc[when]
-        sure, right = line["exclude 0"], line["of these with the right sign"]
-        wrong = line["significantly on the other side"]
-        said.append(f"{right} of {sure} had the right sign, {wrong} measured the opposite")
+        total, sure, right, wrong = found.loc[when].iloc[:4].astype(int)
+        said.append(
+            f"of {total} for rows of {when} {sure} exclude 0, of which {right} have the right sign"
+            f" and {wrong} are significantly wrong"
+        )
     shifts = len({each["shift"] for each in entries})
     return (
-        f"Of forecasts whose interval excludes 0, on {shifts} natural shifts of real tables and"
-        f" {natural.SPLITS} splits of each: judged on rows of the same period, {said[0]}; on later"
-        f" rows, where intervals are those of the time to come, {said[1]}."
+        f"Forecasts on {shifts} natural shifts of real tables, {natural.SPLITS} splits of each:"
+        f" {said[0]}; {said[1]}.".replace("rows of later rows", "later rows")
     )
 
 

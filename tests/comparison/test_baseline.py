@@ -43,8 +43,8 @@ def test_an_untuned_and_short_baseline_is_told_before_any_verdict(
     assert rate.startswith("dense training is better at lr 0.003 (accuracy ")
     assert " points higher): this comparison is about an untuned baseline" in rate
     assert rate.endswith("an untuned baseline; pass config=TrainConfig(lr=0.003).")
-    assert length.startswith("dense training is better with twice the budget (accuracy ")
-    assert length.endswith("about short training; try budget=Budget(epochs=10).")
+    assert length.startswith("training is short: twice the budget makes dense training better (")
+    assert length.endswith("); try budget=Budget(epochs=10).")
     assert verdict.startswith("auto: ")
     shown = (repr(report), report._repr_html_(), capsys.readouterr().out)
     for text in shown:
