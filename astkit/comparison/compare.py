@@ -11,6 +11,7 @@ import inspect
 import tempfile
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from numbers import Integral
 from pathlib import Path
@@ -158,11 +159,6 @@ def compare(
         "flops": flops,
         "device": device,
     }
-    if isinstance(make_optimizer, type | torch.optim.Optimizer):
-        raise ValueError(
-            f"make_optimizer is {make_optimizer!r:.60}: pass a function of a model that returns a"
-            " new optimizer of it"
-        )
     numbers = _checked_seeds(seeds)
     if smallest_gain is not None:
         check_number("smallest_gain", smallest_gain, ABOVE_0)
@@ -170,16 +166,7 @@ def compare(
     _check_groups(shared, methods)
     temporary = tempfile.TemporaryDirectory(prefix="astkit-") if out is None else None
     folder = Path(str(out) if temporary is None else temporary.name).expanduser()
-    if folder.is_file():
-        raise ValueError(f"out is {folder}, which is a file: name a folder")
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        lock = FileLock(folder / ".lock").acquire(timeout=0)
-    except Timeout as error:
-        raise ValueError(
-            f"out is {folder}, which another process is using: wait, or choose another folder"
-        ) from error
-    with lock:
+    with _locked(folder):
         schedule = Schedule(
             shared,
             methods,
@@ -196,6 +183,19 @@ def compare(
         if temporary is not None:
             weakref.finalize(report, temporary.cleanup)
         return report
+
+
+def _locked(folder: Path) -> AbstractContextManager[object]:
+    """The ``folder`` for results, made and locked; ``ValueError`` if another process uses it."""
+    if folder.is_file():
+        raise ValueError(f"out is {folder}, which is a file: name a folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        return FileLock(folder / ".lock").acquire(timeout=0)
+    except Timeout as error:
+        raise ValueError(
+            f"out is {folder}, which another process is using: wait, or choose another folder"
+        ) from error
 
 
 def _checked_budget(epochs: float | None, budget: Budget | None, usual: int) -> Budget:
@@ -218,6 +218,11 @@ def _checked_budget(epochs: float | None, budget: Budget | None, usual: int) -> 
 def _checked_config(
     lr: float | None, config: TrainConfig | None, make_optimizer: Any
 ) -> TrainConfig | None:
+    if isinstance(make_optimizer, type | torch.optim.Optimizer):
+        raise ValueError(
+            f"make_optimizer is {make_optimizer!r:.60}: pass a function of a model that returns a"
+            " new optimizer of it"
+        )
     if lr is None:
         return config
     if config is not None and config.lr is not None:

@@ -22,7 +22,7 @@ class Controller(ABC):
     `pooled_rate` in ``update`` keeps the thresholds equal. ``rate`` is the set point.
     """
 
-    causal: ClassVar[bool] = True  #: threshold known before scoring, as sample by sample requires
+    by_rank: ClassVar[bool] = False  #: a gate takes the highest scores, not those above a threshold
     gains: ClassVar[tuple[str, ...]] = ()  #: attributes that may be changed during training, too
     state: ClassVar[tuple[str, ...]] = ()  #: further attributes of ``state_dict``
     limits: ClassVar[dict[str, str]] = {}  #: rule of each numeric argument, one of `RULES`
@@ -70,7 +70,7 @@ class TopK(Controller):
     As in selective backprop of mosaicml/composer and airbench96_faster.
     """
 
-    causal = False
+    by_rank = True
     law = "t = the quota-th largest score of the batch"
     good_for = "an exact rate in every batch; not for sample-by-sample use"
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from astkit import distributed, rng
 from astkit.checks import check_count, check_number
 from astkit.datasets.batch import tensors
-from astkit.gating.controllers import Controller, TopK
+from astkit.gating.controllers import Controller
 from astkit.gating.losses import Criterion, shown
 from astkit.gating.policy import Policy, PolicyCard, Scored, Selection
 from astkit.gating.scores import ContextScore, Score, named_score, score_rows
@@ -181,7 +181,7 @@ class Gate(Policy):
 
         Raises ``ValueError`` unless there is one score per row and at least one is finite.
         """
-        if isinstance(self.controller, TopK):
+        if self.controller.by_rank:
             return self._best(scores)
         usable, rows = self.usable(scores)
         quota = self._grant(len(usable))
@@ -304,7 +304,7 @@ class Gate(Policy):
         """Warn if the fallback matters in batches of ``rows`` rows."""
         self._checked, expected = True, self.rate * rows
         # the number of active rows varies, but for the best of each batch
-        least = self.min_active if isinstance(self.controller, TopK) else self.fallback
+        least = self.min_active if self.controller.by_rank else self.fallback
         if self.rate == 1 or not self.min_active * self.fallback:
             return
         if expected < least:

@@ -58,7 +58,7 @@ class SampleBySampleTrainer(Trainer):
         self.update = update
         self.score = RunningScore()
         super().__init__(*args, **options)
-        self._check_causal(self.gate.controller)
+        self._check_controller(self.gate.controller)
         for event in self.steering.replay:
             self._check_event(event.name, event.value)
 
@@ -72,8 +72,8 @@ class SampleBySampleTrainer(Trainer):
             )
         return self.policy
 
-    def _check_causal(self, controller: Controller) -> None:
-        if self.update == "per_sample" and not controller.causal:
+    def _check_controller(self, controller: Controller) -> None:
+        if self.update == "per_sample" and controller.by_rank:
             raise ValueError(
                 f"{type(controller).__name__} needs a whole batch of scores, but"
                 " update='per_sample' decides row by row: use the controller 'log_integral' or"
@@ -87,7 +87,7 @@ class SampleBySampleTrainer(Trainer):
 
     def _check_event(self, name: str, value: Any) -> None:
         if name == "controller":
-            self._check_causal(resolve("controller", value)(self.gate.rate))
+            self._check_controller(resolve("controller", value)(self.gate.rate))
 
     def passes(self, rows: int) -> int:
         return rows
