@@ -202,9 +202,9 @@ def short() -> list[Run]:
     budgets = {"0.2": (0.384, 0.52), "0.05": (0.128, 0.16, 0.256)}
     return [
         Run("text", f"irrelevant_text:share={share}", epochs, policy, seed)
+        for share, parts in budgets.items()
         for policy in ("aim", "oracle")
         for seed in SEEDS
-        for share, parts in budgets.items()
         for epochs in parts
     ]
 

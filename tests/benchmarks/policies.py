@@ -72,8 +72,7 @@ which it did (`python -m tests.benchmarks.gain --abstentions`): {counts}.
 
 How much compute is that worth? The share of dense training's FLOPs at which a method reaches its
 bits, between runs with budgets of their own (`python -m tests.benchmarks.gain --short`), with 95 %
-intervals over seeds; a multiplier of 2 is half of the FLOPs. Those of the oracle are not trained
-yet:
+intervals over seeds; a multiplier of 2 is half of the FLOPs:
 
 {multipliers}
 
