@@ -286,8 +286,8 @@ def sentence(rows: list[dict[str, Any]]) -> str:
         f"{found[others]:,}, with {TRAININGS[CLEANLAB]} times the training ({len(SEEDS)} seeds)."
         f" By the last quarter of the losses `astkit.suspects`\nfinds {found[quarter]:,}, by"
         f" features at the end {found[features]:,}; {CHECKED:,} checked labels add"
-        f" {_amount(more, '.3f')} to the average\nprecision of the former. No method here is known to"
-        " gain accuracy on these labels."
+        f" {_amount(more, '.3f')} to the average\nprecision of the former. No method here is"
+        " known to gain accuracy on these labels."
     )
 
 
