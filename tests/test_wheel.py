@@ -83,7 +83,8 @@ def test_notebooks_and_compare_run_from_the_wheel(
     shipped = sorted(path.name for path in (tmp_path / "mine").glob("*.ipynb"))
     assert shipped == sorted(path.name for path in (ROOT / "notebooks").glob("*.ipynb"))
     first = next(name for name in shipped if name.startswith("01"))
-    said = run(installed / "astkit", "run", f"mine/{first}", folder=tmp_path)
+    short = ("-p", "preset=quick", "-p", "epochs=1", "-p", "rounds=2")
+    said = run(installed / "astkit", "run", f"mine/{first}", *short, folder=tmp_path)
     assert "complete" in said
     options = ("--dataset", "digits", "--epochs", "1", "--seeds", "2", "--policies", "infobatch")
     assert "infobatch" in run(installed / "astkit", "compare", *options, folder=tmp_path)

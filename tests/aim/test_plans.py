@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from astkit import Auto, Comparison, RunInfo, Table, Trainer, compare, indexed, joined
-from astkit.aim import plans
+from astkit.aim import estimators, plans
 from astkit.aim import policy as aim
 from astkit.aim.decisions import BOTH, OLD, TARGET, Decision
+from astkit.aim.forecast import Forecast
 from astkit.aim.policy import Aim, plan_of
 from astkit.datasets.joined import divide_joined
 from astkit.gating.policies.draws import draw_systematic
@@ -37,6 +38,24 @@ def tables(sign: float = -1.0, rows: int = M) -> Table:
     old = Table(frame(N, 0), label="y")
     both: Table = joined(old, Table(frame(rows, 1, sign), like=old))
     return both
+
+
+@pytest.fixture(scope="module")
+def turned() -> Table:
+    """`tables` that tests share: their plan, which takes seconds, is computed once."""
+    return tables()
+
+
+@pytest.fixture(scope="module")
+def alike() -> Table:
+    """Likewise, of one law."""
+    return tables(sign=1.0)
+
+
+@pytest.fixture(scope="module")
+def found(turned: Table) -> Forecast:
+    """What is forecast of ``turned``, as if its rows had no order."""
+    return plans.forecast(*divide_joined(turned), in_order=False)
 
 
 def points(rows: int, seed: int, swapped: bool, kind: str) -> TensorDataset:
@@ -81,22 +100,21 @@ def test_weights_of_decisions() -> None:
     assert (found / found[1]).tolist() == [0, 1, 2, 1, 1]
 
 
-def test_old_rows_of_the_opposite_law_are_left_out() -> None:
-    both = tables()
-    share = plan_of(both)
+def test_old_rows_of_the_opposite_law_are_left_out(turned: Table) -> None:
+    share = plan_of(turned)
     assert share.sentence.startswith("forecast: train on")
     assert share.decision != OLD
     of_old = float(share.weights[:N].sum() / share.weights.sum())
     assert of_old < 0.4
     policy = Aim(seed=3)
-    parts = [plan(policy, both, part=part, seed=3).index for part in range(4)]
+    parts = [plan(policy, turned, part=part, seed=3).index for part in range(4)]
     assert len(torch.cat(parts)) == N
     expected = draw_systematic(share.weights, N, generator(3, "aim", 0))
     assert torch.equal(torch.cat(parts), expected)
 
 
-def test_a_share_of_both_counts_each_row_once_where_nothing_differs() -> None:
-    share = plan_of(tables(sign=1.0))
+def test_a_share_of_both_counts_each_row_once_where_nothing_differs(alike: Table) -> None:
+    share = plan_of(alike)
     assert share.decision in (OLD, BOTH)
     if share.weights is not None:
         assert share.weights.unique().tolist() == [1.0]
@@ -126,10 +144,13 @@ def test_texts_are_judged_in_bits() -> None:
 
 
 @pytest.mark.parametrize(("columns", "proxy"), [(1, "boosted trees"), (5, "a head on features")])
-def test_the_sentence_names_the_proxy(columns: int, proxy: str) -> None:
-    x = torch.randn(N + M, 4, generator=torch.Generator().manual_seed(0))
+def test_the_sentence_names_the_proxy(
+    columns: int, proxy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(estimators.TREES, "max_iter", 5)
+    x = torch.randn(300, 4, generator=torch.Generator().manual_seed(0))
     y = x.sum(1, keepdim=True).expand(-1, columns)
-    share = plan_of(joined(TensorDataset(x[:N], -y[:N]), TensorDataset(x[N:], y[N:])))
+    share = plan_of(joined(TensorDataset(x[:180], -y[:180]), TensorDataset(x[180:], y[180:])))
     assert f"judged by {proxy} on other rows of the target" in share.sentence
     assert {line["proxy"] for line in share.table} == {proxy.removeprefix("a ")}
 
@@ -191,11 +212,10 @@ def test_a_decision_is_computed_once_for_all_runs(monkeypatch: pytest.MonkeyPatc
     assert [len(part) for part in calls[0]] == [N, M]
 
 
-def test_auto_asks_aim_first() -> None:
-    both = tables()
+def test_auto_asks_aim_first(turned: Table) -> None:
     labels = torch.zeros(N + M).long()
-    found = [plan(each, both, seed=3, labels=labels) for each in (Auto(seed=3), Aim(seed=3))]
-    assert torch.equal(found[0].index, found[1].index)
+    chosen = [plan(each, turned, seed=3, labels=labels) for each in (Auto(seed=3), Aim(seed=3))]
+    assert torch.equal(chosen[0].index, chosen[1].index)
 
 
 def model() -> nn.Module:
@@ -273,12 +293,13 @@ def test_a_comparison_tells_the_decision_first_and_carries_it_out(tmp_path: Path
     assert Comparison.load(tmp_path).decision == report.decision
 
 
-def test_weights_of_joined_rows_are_those_that_are_drawn() -> None:
-    both = tables()
-    assert torch.equal(aim.weights(both), plan_of(both).weights)
-    loses = tables(sign=1.0)
-    vars(plan_of(loses))["weights"] = None  # as where the target's rows would harm
-    assert aim.weights(loses).tolist() == pytest.approx([(N + M) / N] * N + [0.0] * M)
+def test_weights_of_joined_rows_are_those_that_are_drawn(
+    turned: Table, alike: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert torch.equal(aim.weights(turned), plan_of(turned).weights)
+    # as where the target's rows would harm
+    monkeypatch.setitem(vars(plan_of(alike)), "weights", None)
+    assert aim.weights(alike).tolist() == pytest.approx([(N + M) / N] * N + [0.0] * M)
 
 
 def test_tables_as_validation_data_are_weighed_by_the_forecast() -> None:
@@ -303,25 +324,27 @@ def test_tables_as_validation_data_are_weighed_by_the_forecast() -> None:
     assert "cannot tell, the target's rows are worth about 20" in aim.expected_gain(old, few).reason
 
 
-def test_a_sentence_says_which_columns_a_model_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
-    both = tables()
+def test_a_sentence_says_which_columns_a_model_keeps(
+    turned: Table, found: Forecast, monkeypatch: pytest.MonkeyPatch
+) -> None:
     without = Decision(times=1, without=("x",))
-    found = plans.forecast(*divide_joined(both), in_order=False)
     told = replace(found, decision=without, sentence="forecast: train on both without x")
     monkeypatch.setattr(plans, "forecast", lambda *_, **__: told)
-    plan = plans.plan_of_tables(*divide_joined(both))
+    plan = plans.plan_of_tables(*divide_joined(turned))
     assert plan.sentence == "forecast: train on both without x: a model keeps x"
     assert plan.decision == BOTH
 
 
 @pytest.mark.parametrize(("decision", "rows"), [(BOTH, "both"), (OLD, "old rows")])
 def test_what_is_done_in_doubt_is_said(
-    decision: Decision, rows: str, monkeypatch: pytest.MonkeyPatch
+    decision: Decision,
+    rows: str,
+    turned: Table,
+    found: Forecast,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    both = tables()
-    found = plans.forecast(*divide_joined(both), in_order=False)
     told = replace(found, decision=decision, doubt=True, sentence="forecast: cannot tell")
     monkeypatch.setattr(plans, "forecast", lambda *_, **__: told)
-    plan = plans.plan_of_tables(*divide_joined(both))
+    plan = plans.plan_of_tables(*divide_joined(turned))
     assert plan.sentence == f"forecast: cannot tell: {rows} are trained on"
     assert plan.decision == decision

@@ -16,7 +16,7 @@ from nbval.plugin import get_sanitize_patterns
 HERE = Path(__file__).resolve().parent
 SHARED = Path(os.environ.get("ASTKIT_SHARED_DATA", HERE.parents[2] / "shared" / "data"))
 SANITIZE = get_sanitize_patterns((HERE / "nbval.cfg").read_text())
-TWICE = "01"
+TWICE = "00"
 
 
 @pytest.fixture(scope="module")
