@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from astkit.aim.features import TABLE, Matrix, Rows
-from astkit.datasets.dependence import autocorrelation_time, block_length, centred, sorted_by
-
-Array = np.ndarray[Any, Any]
+from astkit.datasets.dependence import (
+    Array,
+    autocorrelation_time,
+    block_length,
+    centred,
+    sorted_by,
+)
 
 TRACED = 4000  # rows of which it is asked whether neighbours depend on each other, at most
 STRETCHES = 3  # of training rows, as long as the target, of which the same is asked

@@ -7,7 +7,7 @@ Cross-validation over the target: a proxy, fitted to old rows and to some of the
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -15,9 +15,8 @@ import numpy as np
 
 from astkit import rng
 from astkit.aim.gains import gain
-from astkit.datasets.dependence import autocorrelation_time, block_length, block_numbers
+from astkit.datasets.dependence import Array, autocorrelation_time, block_length, block_numbers
 
-Array = np.ndarray[Any, Any]
 Fold = tuple[Array, Array]
 """Rows of the target to fit, and to judge: int64 each."""
 
@@ -43,6 +42,11 @@ class Decision:
     without: tuple[str, ...] = ()
 
     @property
+    def shaped(self) -> bool:
+        """Whether rows of the target take part, or weigh old ones."""
+        return self.weighted or self.times > 0
+
+    @property
     def name(self) -> str:
         """As "old", "both x4", "weighted both", "target", "both without day"."""
         rows = "both" if self.old and self.times else "old" if self.old else "target"
@@ -62,9 +66,15 @@ def decisions_for(telling: Sequence[str] = ()) -> list[Decision]:
     return [*PLAIN, *WEIGHTED, *(fewer if telling else [])]
 
 
-def left_out(name: str, columns: Sequence[str]) -> bool:
-    """Whether an input called ``name``, such as "day hour", is of one of the ``columns``."""
-    return any(name == each or name.startswith(f"{each} ") for each in columns)
+def kept_columns(names: Sequence[str], without: Sequence[str]) -> Array:
+    """Which inputs, such as "day hour", are of none of the columns ``without``, bool ``[d]``."""
+    left_out = tuple(f"{each} " for each in without)
+    return np.array([not f"{name} ".startswith(left_out) for name in names], bool)
+
+
+def folds_of(units: Array, forward: bool, seed: int) -> list[Fold]:
+    """Folds over whole ``units`` int ``[M]``, ``forward`` or in random order."""
+    return forward_folds(units) if forward else random_folds(units, seed)
 
 
 def random_folds(units: Array, seed: int) -> list[Fold]:
@@ -114,11 +124,10 @@ class Judgement:
         """Upper end of the 95 % interval."""
         return self.gain + Z * self.error
 
-    def line(self, unit: str, proxy: str, chosen: Judgement) -> dict[str, Any]:
-        """A line of the table of a `Forecast`."""
+    def line(self, unit: str, **more: Any) -> dict[str, Any]:
+        """A line of the tables of a `Forecast`."""
         ends = {name: round(getattr(self, name), 2) for name in ("gain", "low", "high")}
-        about = {"unit": unit, "proxy": proxy, "chosen": self is chosen}
-        return {"decision": self.decision.name, **ends, **about}
+        return {"decision": self.decision.name, **ends, "unit": unit, **more}
 
 
 Proxy = Callable[[Array, Array, Array, Array], Array]
@@ -155,21 +164,23 @@ class Judge:
     forward: bool = False
     rows_per_sample: float = 1.0
 
+    def said(self, by: str) -> str:
+        """As "judged by boosted trees on later rows of the target"."""
+        return f"judged by {by} on {'later' if self.forward else 'other'} rows of the target"
+
     def judge(self, decisions: Sequence[Decision]) -> list[Judgement]:
         """Gains of all ``decisions``, of which the first has to be `OLD`."""
         count = len(self.target[1])
         found = [Judgement(each, np.full(count, np.nan)) for each in decisions]
-        everything = np.arange(count)
-        fixed = [each for each in found if not each.decision.times and not each.decision.weighted]
-        for one in fixed:  # the same in all folds
-            judged = np.concatenate([judge for _, judge in self.folds])
-            one.losses[judged] = self._losses(one.decision, None, everything[:0], judged)
+        judged = np.concatenate([judge for _, judge in self.folds])
+        for one in found:
+            if not one.decision.shaped:  # the same in all folds
+                one.losses[judged] = self._losses(one.decision, None, judged[:0], judged)
         for fit, judge in self.folds:
-            weights = self.ratio(fit) if any(each.weighted for each in decisions) else None
+            ratio = self.ratio(fit) if any(each.weighted for each in decisions) else None
             for one in found:
-                if one in fixed:
-                    continue
-                one.losses[judge] = self._losses(one.decision, weights, fit, judge)
+                if one.decision.shaped:
+                    one.losses[judge] = self._losses(one.decision, ratio, fit, judge)
         for one in found:
             one.gain, one.error = self.gain(found[0].losses, one.losses)
         return found
@@ -183,9 +194,9 @@ class Judge:
             x, y = (part[fit] for part in self.target)
             parts.append((x, y, np.full(len(fit), float(decision.times))))
         x, y, weights = (np.concatenate(each) for each in zip(*parts, strict=True))
-        kept = [not left_out(name, decision.without) for name in self.names]
+        kept = kept_columns(self.names, decision.without)
         others, wanted = (part[judge] for part in self.target)
-        if not all(kept):
+        if not kept.all():
             x, others = x[:, kept], others[:, kept]
         return self.losses(self.proxy(x, y, weights, others), wanted)
 
@@ -218,26 +229,26 @@ class Judge:
         return block_numbers(len(rows), blocks)
 
 
-def choose(found: Sequence[Judgement], judge: Judge) -> tuple[Judgement, float, float]:
-    """The decision to take, its gain and error as quoted.
+def choose(found: Sequence[Judgement], judge: Judge) -> tuple[Judgement, Judgement]:
+    """The decision to take, and the same with the gain that is quoted.
 
     The simplest whose gain is within one error of the largest; where no gain is sure, both unless
     its interval lies below old. The gain that is quoted was chosen on other folds.
     """
     chosen = _simplest(found, [(each.gain, each.error) for each in found])
     if chosen is found[0] or len(judge.folds) < 2:
-        return chosen, chosen.gain, chosen.error
+        return chosen, chosen
     halves = [range(0, len(judge.folds), 2), range(1, len(judge.folds), 2)]
-    quoted = []
+    values = []
     for own, others in (halves, halves[::-1]):
         gains = [judge.gain(found[0].losses, each.losses, own) for each in found]
         best = _simplest(found, gains)
-        quoted.append(judge.gain(found[0].losses, best.losses, others)[0])
-    value = float(np.mean(quoted))
-    if value - Z * chosen.error > 0:
-        return chosen, value, chosen.error
+        values.append(judge.gain(found[0].losses, best.losses, others)[0])
+    quoted = replace(chosen, gain=float(np.mean(values)))
+    if quoted.low > 0:
+        return chosen, quoted
     both = both_or_old(found)  # chance chose it
-    return both, both.gain, both.error
+    return both, both
 
 
 SAID = {
@@ -254,24 +265,25 @@ def in_words(decision: Decision) -> str:
     return SAID.get(decision.name, f"train on {decision.name}")
 
 
-def answer(decision: Decision, gain: float, error: float, unit: str, judged: str) -> str:
+def answer(quoted: Judgement, unit: str, judged: str) -> str:
     """What to train on, and by how much that is better, in one line.
 
-    ``unit``: see `astkit.aim.gains.gain`; ``judged``: by what, and on which rows.
+    ``unit``: see `astkit.aim.gains.gain`; ``judged``: see `Judge.said`.
     """
-    said = f"forecast: {in_words(decision)}"
-    if decision == OLD:
-        return f"{said}: nothing else is better, judged by {judged}"
+    said = f"forecast: {in_words(quoted.decision)}"
+    if quoted.decision == OLD:
+        return f"{said}: nothing else is better, {judged}"
     digits = {"points": 1, "% of the RMSE": 0}.get(unit, 2)
-    value, low, high = (f"{each:.{digits}f}" for each in (gain, gain - Z * error, gain + Z * error))
-    if gain - Z * error <= 0:
+    ends = quoted.gain, quoted.low, quoted.high
+    value, low, high = (f"{each:.{digits}f}" for each in ends)
+    if quoted.low <= 0:
         short = unit.removesuffix(" of the RMSE")
-        return f"{said}, whose gain cannot be told yet [{low}, {high}] {short}, judged by {judged}"
+        return f"{said}, whose gain cannot be told yet [{low}, {high}] {short}, {judged}"
     better = {
         "points": f"accuracy {value} points higher",
         "% of the RMSE": f"RMSE {value} % lower",
     }.get(unit, f"{value} {unit} less")
-    return f"{said}: {better} [{low}, {high}], judged by {judged}"
+    return f"{said}: {better} [{low}, {high}], {judged}"
 
 
 def _simplest(found: Sequence[Judgement], gains: Sequence[tuple[float, float]]) -> Judgement:

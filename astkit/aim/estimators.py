@@ -11,7 +11,8 @@ from torch import Tensor
 
 from astkit.aim.blocks import OUTPUTS
 from astkit.aim.features import TABLE, TEXTS, TOKENS, Matrix, Rows, stack
-from astkit.aim.pair import Array, Pair
+from astkit.aim.pair import Pair
+from astkit.datasets.dependence import Array
 
 SHRINK = 0.06  # ridge penalty for each unit of weight, times features / rows of the target
 TREES: dict[str, Any] = {
@@ -87,7 +88,7 @@ class Classifier:
             return np.hstack([x, np.eye(self.classes, dtype=np.float32)[labels[which].numpy()]])
         if not self.targets:
             return x
-        y = _columns(rows, which)
+        y = numbers(rows, which)
         more = [] if experts is None else [experts.surprise(x, y)]
         return np.hstack([x, y, *more]).astype(np.float32)
 
@@ -101,7 +102,7 @@ class Experts:
     def __init__(self, pair: Pair, train: Tensor, target: Tensor) -> None:
         self.models = []
         for rows, which in ((pair.train, train), (pair.target, target)):
-            x, y = rows.features(which), _columns(rows, which)
+            x, y = rows.features(which), numbers(rows, which)
             self.models += [LinearThenTrees().fit(x, each) for each in y.T[:OUTPUTS]]
         pair.flops += sum(fit_flops(model, x) for model in self.models)
 
@@ -112,7 +113,7 @@ class Experts:
         return np.abs(own - said)
 
 
-def _columns(rows: Rows, which: Tensor) -> Array:
+def numbers(rows: Rows, which: Tensor) -> Array:
     """Targets as numbers, ``[n, outputs]``."""
     targets = rows.targets(which)
     assert targets is not None

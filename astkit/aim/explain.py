@@ -18,13 +18,12 @@ import torch
 from astkit import rng
 from astkit.aim.features import TEXTS, TOKENS, Rows
 from astkit.aim.ratio import auc
+from astkit.datasets.dependence import Array
 from astkit.datasets.table import Table
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
-
-Array = np.ndarray[Any, Any]
 
 TELLING = 0.98
 """AUC from which on a column alone tells training rows from the target."""

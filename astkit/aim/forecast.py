@@ -7,8 +7,9 @@ seconds.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -23,27 +24,24 @@ from astkit.aim.decisions import (
     Decision,
     Judge,
     Judgement,
-    Z,
+    Proxy,
     answer,
     both_or_old,
     choose,
     decisions_for,
-    forward_folds,
+    folds_of,
     in_words,
-    left_out,
-    random_folds,
+    kept_columns,
 )
 from astkit.aim.explain import as_tables, explain
 from astkit.aim.proxies import linear, ratio_by_trees, squared, trees, wrong
-from astkit.datasets.dependence import autocorrelation_time, block_length, block_numbers
+from astkit.datasets.dependence import Array, autocorrelation_time, block_length, block_numbers
 from astkit.datasets.facts import row_groups
 from astkit.datasets.table import Table
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
-
-Array = np.ndarray[Any, Any]
 
 FITTED = 8_000
 """Old rows that proxies are fitted to, at most; each then stands for several."""
@@ -156,23 +154,22 @@ def forecast(
         few = f"the target's rows are worth about {worth} independent ones, fewer than {MIN_ROWS}"
         return _unknown(few, start)
     telling = explain(old, new, seed=seed).telling
-    judge = judge_of(old, new, units, in_order, telling, seed)
+    judge_by = partial(judge_of, old, new, units, in_order, telling, seed)
+    judge, by = judge_by(trees), "boosted trees"
     found = judge.judge(decisions or decisions_for(telling))
-    chosen, gain, error = choose(found, judge)
-    doubt = _doubt(chosen, old, new, units, in_order, telling, seed)
-    by = f"boosted trees on {'later' if in_order else 'other'} rows of the target"
-    decision = chosen.decision
-    sentence = answer(decision, gain, error, judge.unit, by)
+    chosen, quoted = choose(found, judge)
+    decision, sentence = chosen.decision, answer(quoted, judge.unit, judge.said(by))
+    doubt = _doubt(chosen, judge_by)
     if doubt:
         decision = both_or_old(found).decision
-        trees_say = f"trees say {in_words(chosen.decision)}, judged by {by}"
+        trees_say = f"trees say {in_words(chosen.decision)}, {judge.said(by)}"
         sentence = f"forecast: cannot tell, it depends on the model: {trees_say}"
     sizes = _curve(judge, seed) if curve else None
     seconds = time.perf_counter() - start
     return Forecast(
         decision,
         f"{sentence}{note}; {seconds:.0f} s",
-        pd.DataFrame([each.line(judge.unit, "boosted trees", chosen) for each in found]),
+        pd.DataFrame([each.line(judge.unit, proxy=by, chosen=each is chosen) for each in found]),
         telling,
         in_order,
         seconds,
@@ -234,44 +231,34 @@ def judge_of(
     in_order: bool,
     telling: tuple[str, ...],
     seed: int,
-    proxy: Any = trees,
+    proxy: Proxy = trees,
 ) -> Judge:
     """What judges decisions about ``old`` and the target ``new`` by a proxy."""
     scaled = proxy is linear
     x, y = arrays(old, scaled)
     rows = np.sort(rng.permutation(len(y), seed, "forecast").numpy()[:FITTED])
-    names = old.names
-    kept = np.array([not left_out(name, telling) for name in names])
     sample, target = (x[rows], y[rows]), arrays(new, scaled)
+    classes = old.task == "classes"
     return Judge(
         sample,
         target,
-        names,
+        old.names,
         proxy,
-        wrong if old.task == "classes" else squared,
-        ratio_by_trees(sample, target, kept, seed),
-        forward_folds(units) if in_order else random_folds(units, seed),
+        wrong if classes else squared,
+        ratio_by_trees(sample, target, kept_columns(old.names, telling), seed),
+        folds_of(units, in_order, seed),
         units,
-        "points" if old.task == "classes" else "% of the RMSE",
+        "points" if classes else "% of the RMSE",
         in_order,
         len(y) / len(rows),
     )
 
 
-def _doubt(
-    chosen: Judgement,
-    old: Table,
-    new: Table,
-    units: Array,
-    in_order: bool,
-    telling: tuple[str, ...],
-    seed: int,
-) -> bool:
+def _doubt(chosen: Judgement, judge_by: Callable[[Proxy], Judge]) -> bool:
     """Whether a linear model says the opposite of what trees say of the chosen decision."""
     if chosen.decision == OLD or not (chosen.low > 0 or chosen.high < 0):
         return False
-    judge = judge_of(old, new, units, in_order, telling, seed, linear)
-    other = judge.judge([OLD, chosen.decision])[1]
+    other = judge_by(linear).judge([OLD, chosen.decision])[1]
     return (chosen.low > 0 and other.high < 0) or (chosen.high < 0 and other.low > 0)
 
 
@@ -287,16 +274,14 @@ def _curve(judge: Judge, seed: int) -> pd.DataFrame:
     for size in [*(each for each in SIZES if each < count), count]:
         rows = np.sort(order[:size])
         units = np.unique(judge.units[rows], return_inverse=True)[1]
-        folds = forward_folds(units) if judge.forward else random_folds(units, seed)
+        folds = folds_of(units, judge.forward, seed)
         if not folds:
             continue
         x, y = judge.target
         few = replace(judge, target=(x[rows], y[rows]), units=units, folds=folds)
-        chosen, gain, error = choose(few.judge(PLAIN), few)
-        low, high = gain - Z * error, gain + Z * error
-        name = chosen.decision.name
-        lines.append((size, name, *(round(each, 2) for each in (gain, low, high)), judge.unit))
-    return pd.DataFrame(lines, columns=["rows", "decision", "gain", "low", "high", "unit"])
+        quoted = choose(few.judge(PLAIN), few)[1]
+        lines.append({"rows": size, **quoted.line(judge.unit)})
+    return pd.DataFrame(lines)
 
 
 def _unknown(reason: str, start: float) -> Forecast:

@@ -20,11 +20,13 @@ from astkit.aim.estimators import (
     fill_missing,
     fit_flops,
     for_trees,
+    numbers,
     table_classifier,
 )
 from astkit.aim.features import TABLE, TOKENS, Matrix, mix_bits
-from astkit.aim.pair import Array, Pair, units
+from astkit.aim.pair import Pair, units
 from astkit.datasets.batch import IGNORED
+from astkit.datasets.dependence import Array
 
 POWERS = (0.0, 0.5, 1.0)
 ERRORS = 2.0  # standard errors of a gain that is believed
@@ -47,10 +49,10 @@ class ExpectedGain(NamedTuple):
         block: consecutive rows that were taken together, since they depend on each other; 1: none.
     """
 
-    gain: float
-    error: float
-    unit: str
-    power: float
+    gain: float = 0.0
+    error: float = 0.0
+    unit: str = ""
+    power: float = 0.0
     reason: str = ""
     seconds: float = 0.0
     block: int = 1
@@ -86,28 +88,27 @@ def best_power(pair: Pair, weights_of: Callable[[Tensor, Tensor], Tensor]) -> Ex
                 "no gain can be foretold, the data have no targets; weights assume that these"
                 " follow inputs as before"
             )
-            return ExpectedGain(0.0, 0.0, "", 1.0, unknown)
+            return ExpectedGain(power=1.0, reason=unknown)
         unknown = (
             "cannot tell, no proxy knows such targets: give one class a row, as labels of the data,"
             f" or at most {WIDE} numbers"
         )
-        return ExpectedGain(0.0, 0.0, "", 0.0, unknown)
-    fit, unit = proxy.fit, proxy.unit
+        return ExpectedGain(reason=unknown)
     losses: dict[float, list[Array]] = {power: [] for power in POWERS}
-    plain = fit(np.ones(len(fitted)))
+    plain = proxy.fit(np.ones(len(fitted)))
     halves = pair.halves()
     for shaping, judged in (halves, halves[::-1]):
         weights = weights_of(shaping, fitted).numpy()
         for power in POWERS:
-            row_losses = fit(weights**power) if power else plain
+            row_losses = proxy.fit(weights**power) if power else plain
             losses[power].append(row_losses[judged.numpy()])
     together = {power: np.concatenate(parts) for power, parts in losses.items()}
     own = units(pair.target)[torch.cat(halves[::-1])].numpy()  # as they were judged
-    less, error = gain(together[1.0], together[0.5], unit, own)
+    less, error = gain(together[1.0], together[0.5], proxy.unit, own)
     best = 0.5 if less > error else 1.0
-    expected, error = gain(together[0.0], together[best], unit, own)
+    expected, error = gain(together[0.0], together[best], proxy.unit, own)
     sure = expected > ERRORS * error
-    return ExpectedGain(expected, error, unit, best if sure else 0.0)
+    return ExpectedGain(expected, error, proxy.unit, best if sure else 0.0)
 
 
 def gain(dense: Array, chosen: Array, unit: str, own: Array) -> tuple[float, float]:
@@ -223,9 +224,7 @@ def _regression(pair: Pair, fitted: Tensor, y: Array) -> FeatureProxy:
     train, target = pair.train, pair.target
     x = train.features(fitted)
     rows = torch.arange(len(target))
-    of_target, values = target.features(rows), target.targets(rows)
-    assert values is not None
-    wanted = values.reshape(len(rows), -1).double().numpy()
+    of_target, wanted = target.features(rows), numbers(target, rows)
     trees = train.kind == TABLE and y.shape[1] <= OUTPUTS
     if train.kind == TABLE and not trees:
         x, of_target = fill_missing(x), fill_missing(of_target)

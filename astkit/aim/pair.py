@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
@@ -13,9 +12,7 @@ from torch import Tensor
 from astkit import rng
 from astkit.aim.blocks import find_blocks
 from astkit.aim.features import IMAGES, TABLE, Rows
-from astkit.datasets.dependence import block_numbers
-
-Array = np.ndarray[Any, Any]
+from astkit.datasets.dependence import Array, block_numbers
 
 FITTED = 12_000  # training rows to which an estimator is fitted, at most
 COPIES = 0.01  # share of the rows that have copies, from which on these count

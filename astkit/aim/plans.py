@@ -23,17 +23,16 @@ from astkit.aim.decisions import (
     Judge,
     answer,
     choose,
-    forward_folds,
-    left_out,
-    random_folds,
+    folds_of,
+    kept_columns,
 )
 from astkit.aim.forecast import Forecast, arrays, forecast
 from astkit.aim.gains import PROXIES, proxy_of
 from astkit.aim.pair import Pair, units
 from astkit.aim.proxies import ratio_by_trees
+from astkit.datasets.dependence import Array
 from astkit.datasets.table import Table
 
-Array = np.ndarray[Any, Any]
 WeightsOf = Callable[[Tensor, Tensor], Tensor]
 """``(rows of the target, old rows)``: weights of these, float64 ``[n]``, shaped by the former."""
 
@@ -72,27 +71,15 @@ def plan_of_tables(old: Table, new: Table) -> DataPlan:
     if found.doubt:
         rows = "old rows" if decision == OLD else "both"
         sentence = f"{sentence}: {rows} are trained on"
-    ratio = _ratio(old, new, found) if decision.weighted else None
+    ratio = ratio_of_tables(old, new, found) if decision.weighted else None
     weights = times_drawn(decision, len(old), len(new), ratio)
     lines: Any = found.table.to_dict("records")
     return DataPlan(decision, sentence, weights, lines)
 
 
-def weigh_tables(old: Table, new: Table, seed: int = 0) -> tuple[Tensor | None, Forecast]:
-    """Weights of old rows alone, float64 ``[N]`` with mean 1, if a forecast is sure of their gain.
-
-    ``None`` for all rows alike. No other decision is judged.
-    """
-    tried = OLD, WEIGHTED[0]
-    found = forecast(old, new, decisions=tried, seed=seed)
-    if found.decision != tried[1] or found.doubt:
-        return None, found
-    return torch.from_numpy(_ratio(old, new, found)), found
-
-
-def _ratio(old: Table, new: Table, found: Forecast) -> Array:
-    """Weights of all old rows by inputs, without the telling columns, and label; mean 1."""
-    kept = np.array([not left_out(name, found.telling) for name in old.names])
+def ratio_of_tables(old: Table, new: Table, found: Forecast) -> Array:
+    """Weights of old rows, float64 ``[N]`` with mean 1, by untelling columns and label."""
+    kept = kept_columns(old.names, found.telling)
     return ratio_by_trees(arrays(old), arrays(new), kept, 0)(np.arange(len(new)))
 
 
@@ -104,53 +91,48 @@ def plan_of_rows(pair: Pair, both: Pair, ratio: WeightsOf | None) -> DataPlan:
         both: the same rows joined, and those of the target.
         ratio: weights of old rows; ``None`` where these are like the target's.
     """
-    count, everything = len(pair.target), torch.arange(len(pair.target))
+    old, new = len(pair.train), len(pair.target)
+    everything = torch.arange(new)
     # of long texts a proxy reads the first rows alone
-    fitted = torch.cat([len(pair.train) + everything, pair.sample])
+    fitted = torch.cat([old + everything, pair.sample])
     proxy = proxy_of(both, fitted)
     if proxy is None:
-        return plan_of_both(len(pair.train), count, "no proxy knows such targets")
-    fit, unit = proxy.fit, proxy.unit
+        return plan_of_both(old, new, "no proxy knows such targets")
     own, in_order = units(pair.target).numpy(), pair.target.block > 1
-    whole = len(fitted)
-    folds = forward_folds(own) if in_order else random_folds(own, pair.seed)
-    places = np.arange(whole)[:, None]  # of the rows that a proxy may be fitted to
-    none = np.zeros(whole)
+    place = np.arange(len(fitted))[:, None]  # of the rows that a proxy may be fitted to
+    none = np.zeros(len(fitted))
 
     def losses_of(x: Array, y: Array, weights: Array, others: Array) -> Array:
-        every = np.zeros(whole)
+        every = none.copy()
         every[x[:, 0]] = weights
-        return fit(every)[others[:, 0]]
+        return proxy.fit(every)[others[:, 0]]
 
     def of_fold(rows: Array) -> Array:
         assert ratio is not None
         return ratio(torch.from_numpy(rows), pair.sample).numpy()
 
     judge = Judge(
-        old=(places[count:], none[count:]),
-        target=(places[:count], none[:count]),
+        old=(place[new:], none[new:]),
+        target=(place[:new], none[:new]),
         names=(),
         proxy=losses_of,
         losses=np.subtract,
         ratio=of_fold,
-        folds=folds,
+        folds=folds_of(own, in_order, pair.seed),
         units=own,
-        unit=unit,
+        unit=proxy.unit,
         forward=in_order,
-        rows_per_sample=len(pair.train) / len(pair.sample),
+        rows_per_sample=old / len(pair.sample),
     )
     found = judge.judge([*TRIED, *(() if ratio is None else WEIGHTED)])
-    chosen, gain, error = choose(found, judge)
+    chosen, quoted = choose(found, judge)
     decision, of_old = chosen.decision, None
     if decision.weighted and ratio is not None:
-        of_old = ratio(everything, torch.arange(len(pair.train))).numpy()
-    later = "later" if in_order else "other"
-    judged = f"{PROXIES[proxy.name]} on {later} rows of the target"
-    sentence = answer(decision, gain, error, unit, judged)
-    weights = times_drawn(decision, len(pair.train), count, of_old)
-    return DataPlan(
-        decision, sentence, weights, [each.line(unit, proxy.name, chosen) for each in found]
-    )
+        of_old = ratio(everything, torch.arange(old)).numpy()
+    sentence = answer(quoted, judge.unit, judge.said(PROXIES[proxy.name]))
+    weights = times_drawn(decision, old, new, of_old)
+    lines = [each.line(judge.unit, proxy=proxy.name, chosen=each is chosen) for each in found]
+    return DataPlan(decision, sentence, weights, lines)
 
 
 def plan_of_both(old: int, new: int, reason: str) -> DataPlan:

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from astkit import rng
-from astkit.aim.decisions import WEIGHTED, Z
+from astkit.aim.decisions import OLD, WEIGHTED, Z
 from astkit.aim.estimators import least_fit
 from astkit.aim.features import IMAGES, TABLE, TEXTS, TOKENS, UNKNOWN, FeaturesOf, Rows
-from astkit.aim.forecast import Forecast
+from astkit.aim.forecast import Forecast, forecast
 from astkit.aim.gains import ExpectedGain, best_power
 from astkit.aim.pair import Pair
 from astkit.aim.plans import (
@@ -25,7 +25,7 @@ from astkit.aim.plans import (
     plan_of_both,
     plan_of_rows,
     plan_of_tables,
-    weigh_tables,
+    ratio_of_tables,
 )
 from astkit.aim.ratio import (
     LOWEST,
@@ -253,11 +253,8 @@ def _plan(
     old, new = divide_joined(data)
     if isinstance(data, Table):
         return plan_of_tables(old, new)
-    sizes = (("target has", new, FEWEST), ("training data have", old, FEWEST_TRAINED))
-    for name, rows, least in sizes:
-        if len(rows) < least:
-            few = f"the {name} {len(rows)} rows, fewer than {least}"
-            return plan_of_both(len(old), len(new), few)
+    if few := too_few(old, new, "fewer than"):
+        return plan_of_both(len(old), len(new), few)
     sides = pair(old, new, features, 0, classes)
     whole = Rows(data, features, classes=classes)
     both = Pair(whole, Rows(new, features, classes=classes))  # proxies see what models see
@@ -269,6 +266,15 @@ def _plan(
             return plan_of_both(len(old), len(new), few)
         plan = plan_of_rows(sides, both, _find_shift(sides).weights_of)
     return replace(plan, flops=sides.total_flops() + both.total_flops())
+
+
+def too_few(train: Any, target: Any, than: str) -> str:
+    """As "the target has 60 rows, fewer than 100" where one has too few rows; else empty."""
+    sizes = (("target has", target, FEWEST), ("training data have", train, FEWEST_TRAINED))
+    for name, rows, least in sizes:
+        if len(rows) < least:
+            return f"the {name} {len(rows)} rows, {than} {least}"
+    return ""
 
 
 def _few_threads(pair: Pair) -> Any:
@@ -298,7 +304,7 @@ def _weights_and_forecast(
     pair: Pair, unseen: Tensor | None, most: float
 ) -> tuple[Tensor | None, ExpectedGain]:
     """Weights, float64 ``[N]`` with mean 1 or ``None`` for all rows, and the forecast."""
-    unaffordable = ExpectedGain(0.0, 0.0, "", 0.0, "none, choosing would cost too much")
+    unaffordable = ExpectedGain(reason="none, choosing would cost too much")
     if too_costly(least_fit(pair), most):
         return None, unaffordable
     if pair.worth < FEWEST_INDEPENDENT:
@@ -306,12 +312,11 @@ def _weights_and_forecast(
             "cannot tell, neighbouring rows of the target depend on each other, so that they are"
             f" worth about {pair.worth:.0f} independent ones, and {FEWEST_INDEPENDENT} are needed"
         )
-        return None, ExpectedGain(0.0, 0.0, "", 0.0, few)
+        return None, ExpectedGain(reason=few)
     weights_of, test = _find_shift(pair, unseen)
-    if weights_of is None and math.isnan(test.auc):
-        return None, ExpectedGain(0.0, 0.0, "", 0.0, VARIES)
     if weights_of is None:
-        return None, ExpectedGain(0.0, 0.0, "", 0.0, ALIKE.format(auc=test.auc))
+        alike = VARIES if math.isnan(test.auc) else ALIKE.format(auc=test.auc)
+        return None, ExpectedGain(reason=alike)
     tested = pair.sampled if unseen is None else len(unseen)
     if too_costly(pair.flops * pair.sampled / tested, most):
         return None, unaffordable
@@ -324,7 +329,7 @@ def _weights_and_forecast(
         all_unlike = bool(drawn_by.min() == drawn_by.max())
     if all_unlike:
         unlike = f"nothing to choose, no training row is like the target (AUC {test.auc:.2f})"
-        return None, ExpectedGain(0.0, 0.0, "", 0.0, unlike)
+        return None, ExpectedGain(reason=unlike)
     return drawn_by, forecast
 
 
@@ -412,28 +417,26 @@ def _weigh_by_forecast(train: Table, target: Table, seed: int) -> Weighting:
     paired_groups(train, target)  # what is wrong with them is said
     both = Pair(Rows(train), Rows(target), seed)
     with _few_threads(both):
-        known = both.worth >= FEWEST_INDEPENDENT
-        test = _find_shift(both) if known else None
-    drawn_by: Tensor | None = None
-    left_out: tuple[str, ...] = ()
-    if test is not None and test.weights_of is None:
-        expected = ExpectedGain(0.0, 0.0, "", 0.0, ALIKE.format(auc=test.test.auc))
-    else:
-        drawn_by, found = weigh_tables(train, target, seed)
-        expected, left_out = _expected(found, drawn_by is not None), found.telling
-    expected = expected._replace(seconds=time.perf_counter() - start)
-    return Weighting(drawn_by, expected, 0.0, left_out)
+        shift = _find_shift(both) if both.worth >= FEWEST_INDEPENDENT else None
+    if shift is not None and shift.weights_of is None:
+        alike = ALIKE.format(auc=shift.test.auc)
+        took = time.perf_counter() - start
+        return Weighting(None, ExpectedGain(reason=alike, seconds=took), 0.0)
+    found = forecast(train, target, decisions=(OLD, WEIGHTED[0]), seed=seed)
+    sure = found.decision.weighted and not found.doubt
+    drawn_by = torch.from_numpy(ratio_of_tables(train, target, found)) if sure else None
+    expected = _expected(found, sure)._replace(seconds=time.perf_counter() - start)
+    return Weighting(drawn_by, expected, 0.0, found.telling)
 
 
 def _expected(found: Forecast, weighted: bool) -> ExpectedGain:
     """What a forecast says of weighted old rows."""
     if found.reason:
-        return ExpectedGain(0.0, 0.0, "", 0.0, f"cannot tell, {found.reason}")
-    lines: dict[Any, Any] = found.table.set_index("decision").to_dict("index")
-    line = lines[WEIGHTED[0].name]
-    gain, error = line["gain"], (line["gain"] - line["low"]) / Z
+        return ExpectedGain(reason=f"cannot tell, {found.reason}")
+    line: Any = found.table.to_dict("records")[1]
+    error = (line["gain"] - line["low"]) / Z
     reason = "cannot tell, a linear model says the opposite of the trees" if found.doubt else ""
-    return ExpectedGain(gain, error, line["unit"], float(weighted), reason)
+    return ExpectedGain(line["gain"], error, line["unit"], float(weighted), reason)
 
 
 def weigh_data(
@@ -504,16 +507,9 @@ def pair(
     paired_groups(train, target)
     rows = Rows(read_alike(train, target), features, classes=classes)
     made = Pair(rows, Rows(target, features, classes=classes), seed)
-    parts = (
-        ("target has", made.target, FEWEST),
-        ("training data have", made.train, FEWEST_TRAINED),
-    )
-    for name, rows, least in parts:
-        if len(rows) < least:
-            raise ValueError(
-                f"the {name} {len(rows)} rows, too few to compare the training data with the"
-                f" target: pass at least {least}"
-            )
+    remedy = "too few to compare the training data with the target: pass at least"
+    if few := too_few(made.train, made.target, remedy):
+        raise ValueError(few)
     if made.labels is not None and not torch.isin(*made.labels).any():
         raise ValueError(
             "no training row has a class of the target: pass a target of the classes of the"

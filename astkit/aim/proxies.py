@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from astkit import rng
+from astkit.aim.estimators import TREES as SMALL_TREES
 from astkit.aim.ratio import calibrate
+from astkit.datasets.dependence import Array
 
-Array = np.ndarray[Any, Any]
-
-BINS = 64
-TREES: dict[str, Any] = {
-    "max_iter": 60,
-    "learning_rate": 0.15,
-    "max_leaf_nodes": 31,
-    "max_bins": BINS,
-    "early_stopping": False,
-    "random_state": 0,
-}
+TREES = {**SMALL_TREES, "max_iter": 60, "learning_rate": 0.15, "max_leaf_nodes": 31}
+BINS: int = TREES["max_bins"]
 
 
 def trees(x: Array, y: Array, weights: Array, others: Array) -> Array:

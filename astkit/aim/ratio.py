@@ -17,7 +17,8 @@ from torch import Tensor
 from astkit import rng
 from astkit.aim.estimators import Classifier
 from astkit.aim.features import CHUNK
-from astkit.aim.pair import Array, Pair, distinct, folds, units, without_copies
+from astkit.aim.pair import Pair, distinct, folds, units, without_copies
+from astkit.datasets.dependence import Array
 
 TESTED = 4000  # rows of a test, at most; half of them of the target, where it has as many
 FOLDS = 3

@@ -15,8 +15,9 @@ from astkit.aim import pair as pairing
 from astkit.aim import policy as aim
 from astkit.aim import ratio
 from astkit.aim.features import Rows
-from astkit.aim.pair import Array, Pair
+from astkit.aim.pair import Pair
 from astkit.datasets import Images
+from astkit.datasets.dependence import Array
 from tests.aim.pairs import labelled, pair
 
 
