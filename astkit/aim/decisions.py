@@ -100,7 +100,7 @@ def forward_folds(units: Array) -> list[Fold]:
     return folds
 
 
-@dataclass
+@dataclass(frozen=True)
 class Judgement:
     """Gains of a decision over training on old rows, in the unit of the metric.
 
@@ -170,20 +170,18 @@ class Judge:
 
     def judge(self, decisions: Sequence[Decision]) -> list[Judgement]:
         """Gains of all ``decisions``, of which the first has to be `OLD`."""
-        count = len(self.target[1])
-        found = [Judgement(each, np.full(count, np.nan)) for each in decisions]
+        losses = {each: np.full(len(self.units), np.nan) for each in decisions}
         judged = np.concatenate([judge for _, judge in self.folds])
-        for one in found:
-            if not one.decision.shaped:  # the same in all folds
-                one.losses[judged] = self._losses(one.decision, None, judged[:0], judged)
+        for each in decisions:
+            if not each.shaped:  # the same in all folds
+                losses[each][judged] = self._losses(each, None, judged[:0], judged)
         for fit, judge in self.folds:
             ratio = self.ratio(fit) if any(each.weighted for each in decisions) else None
-            for one in found:
-                if one.decision.shaped:
-                    one.losses[judge] = self._losses(one.decision, ratio, fit, judge)
-        for one in found:
-            one.gain, one.error = self.gain(found[0].losses, one.losses)
-        return found
+            for each in decisions:
+                if each.shaped:
+                    losses[each][judge] = self._losses(each, ratio, fit, judge)
+        old = losses[decisions[0]]
+        return [Judgement(each, own, *self.gain(old, own)) for each, own in losses.items()]
 
     def _losses(self, decision: Decision, ratio: Array | None, fit: Array, judge: Array) -> Array:
         parts: list[tuple[Array, Array, Array]] = []
@@ -211,22 +209,17 @@ class Judge:
         chosen = range(len(self.folds)) if folds is None else folds
         judged = [self.folds[fold][1] for fold in chosen]
         rows = np.concatenate(judged)
-        if self.forward:
-            rows = rows[np.argsort(self.units[rows], kind="stable")]
-        whole, error = gain(old[rows], new[rows], self.unit, self._error_units(old, new, rows))
+        own = self.units[rows]
+        if self.forward:  # blocks in which gains are alike
+            rows = rows[np.argsort(own, kind="stable")]
+            length = block_length(autocorrelation_time(old[rows] - new[rows]), len(rows))
+            own = block_numbers(len(rows), length)
+        whole, error = gain(old[rows], new[rows], self.unit, own)
         if len(judged) > 2:
             each = [gain(old[part], new[part], self.unit, self.units[part])[0] for part in judged]
             of_next = 1.0 if self.forward else 0.0
             error = max(error, float(np.std(each, ddof=1) * (1 / len(each) + of_next) ** 0.5))
         return whole, error
-
-    def _error_units(self, old: Array, new: Array, rows: Array) -> Array:
-        """Units of the judged ``rows``: where folds go forward, blocks in which gains are alike."""
-        if not self.forward:
-            return self.units[rows]
-        length = autocorrelation_time(old[rows] - new[rows])
-        blocks = block_length(length, len(rows)) if length > 1 else 1
-        return block_numbers(len(rows), blocks)
 
 
 def choose(found: Sequence[Judgement], judge: Judge) -> tuple[Judgement, Judgement]:

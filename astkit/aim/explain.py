@@ -104,8 +104,7 @@ def explain(train: Any, target: Any, label: str | None = None, *, seed: int = 0)
     if not isinstance(train, Table | str | os.PathLike) and not hasattr(train, "columns"):
         return _explain_texts(Rows(train), Rows(target), seed)
     old, new = as_tables(train, target, label)
-    rows = [_some(len(part), seed) for part in (old, new)]
-    kinds = np.repeat([False, True], [len(each) for each in rows])
+    rows, kinds = _some(len(old), len(new), seed)
     found = []
     views = []
     for name in old.frame:
@@ -187,12 +186,10 @@ def _by_likeness(rows: Array, place: Array, texts: list[str] | None = None) -> p
     import pandas as pd
 
     order = np.argsort(-place[: len(rows)], kind="stable")
-    likeness = place[: len(rows)][order].round(3)
-    found = pd.DataFrame({"row": rows[order], "likeness": likeness})
-    if texts is None:
-        return found
-    shown = [texts[n] if len(texts[n]) <= CUT else f"{texts[n][:CUT]}…" for n in order]
-    return found.assign(text=shown)
+    found = pd.DataFrame({"row": rows[order], "likeness": place[order].round(3)})
+    if texts is not None:
+        found["text"] = [texts[n][:CUT] + "…" * (len(texts[n]) > CUT) for n in order]
+    return found
 
 
 def _explain_texts(train: Rows, target: Rows, seed: int) -> Explanation:
@@ -207,21 +204,18 @@ def _explain_texts(train: Rows, target: Rows, seed: int) -> Explanation:
                 f"the training data hold {train.kind} and the target {target.kind}: explain"
                 " compares two tables, or two data sets of texts or tokens"
             )
-    rows = [_some(len(part), seed) for part in (train, target)]
+    rows, kinds = _some(len(train), len(target), seed)
     texts = [_texts(part, own) for part, own in zip((train, target), rows, strict=True)]
-    kinds = np.repeat([False, True], [len(each) for each in rows])
     runs: dict[str, Any] = {"ngram_range": (1, RUN)} if train.kind == TOKENS else {}
     counter = CountVectorizer(
         binary=True, max_features=WORDS, token_pattern=r"(?u)\b\w+\b", dtype=np.float32, **runs
     )
     x = counter.fit_transform(texts[0] + texts[1])
-    shares = [np.asarray(x[kinds == kind].mean(0)).ravel() for kind in (False, True)]
-    words = counter.get_feature_names_out()
-    order = np.argsort(-np.abs(shares[1] - shares[0]), kind="stable")[:LISTED]
+    was, now = (np.asarray(x[kinds == kind].mean(0)).ravel() for kind in (False, True))
+    words, apart = counter.get_feature_names_out(), np.abs(now - was)
     lines = [
-        (words[n], round(0.5 + abs(float(now - was)) / 2, 3), _word_shares(float(was), float(now)))
-        for n in order
-        for was, now in [(shares[0][n], shares[1][n])]
+        (words[n], round(0.5 + float(apart[n]) / 2, 3), _word_shares(was[n], now[n]))
+        for n in np.argsort(-apart, kind="stable")[:LISTED]
     ]
 
     def score(fitted: Array) -> Array:
@@ -248,8 +242,10 @@ def _word_shares(was: float, now: float) -> str:
     return f"in {now:.1%} of the target, {before}"
 
 
-def _some(count: int, seed: int) -> Array:
-    return rng.permutation(count, seed, "explain rows").numpy()[:ROWS]
+def _some(old: int, new: int, seed: int) -> tuple[list[Array], Array]:
+    """Rows of each part that are compared, and whether each is of the target."""
+    rows = [rng.permutation(n, seed, "explain rows").numpy()[:ROWS] for n in (old, new)]
+    return rows, np.repeat([False, True], [len(each) for each in rows])
 
 
 def _counts(old: Table, new: Table, name: str) -> bool:

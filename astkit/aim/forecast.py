@@ -138,18 +138,13 @@ def forecast(
             f"the target has no {new.label.name!r}, so no gain can be foretold: give rows"
             " with labels, or see astkit.explain for what differs"
         )
-    note = ""
     if date is None:
         in_order = new.in_order if in_order is None else in_order
         date = None if in_order is False else new.date
-    if date is not None:
-        units, worth = _moments(new, date)
-        in_order = True
-        if (dates := units.max() + 1) < FORWARD_PARTS:
-            few = f"the target has {dates} different values of {date!r}"
-            return _unknown(f"{few}, and {FORWARD_PARTS} are needed to judge later rows by", start)
-    else:
-        units, worth, in_order, note = _units(new, in_order)
+    units, worth, in_order, note = _units(new, date, in_order)
+    if date is not None and (dates := units.max() + 1) < FORWARD_PARTS:
+        few = f"the target has {dates} different values of {date!r}"
+        return _unknown(f"{few}, and {FORWARD_PARTS} are needed to judge later rows by", start)
     if worth < MIN_ROWS:
         few = f"the target's rows are worth about {worth} independent ones, fewer than {MIN_ROWS}"
         return _unknown(few, start)
@@ -185,11 +180,8 @@ def arrays(table: Table, scaled: bool = False) -> tuple[Array, Array]:
     return table.matrix(scaled), labels.astype(kind)
 
 
-def _moments(table: Table, date: str) -> tuple[Array, int]:
-    """The place in time of each row by its ``date``, int ``[rows]``, and how many are independent.
-
-    Rows of a day are of one moment.
-    """
+def _moments(table: Table, date: str) -> Array:
+    """The place in time of each row by its ``date``, int ``[rows]``; rows of a day have one."""
     if date not in table.frame:
         raise ValueError(f"date is {date!r}, which is no column of the target: give one that is")
     moments = table.frame[date].to_numpy()
@@ -197,31 +189,31 @@ def _moments(table: Table, date: str) -> tuple[Array, int]:
         raise ValueError(f"date is {date!r}, a column of words: give one of dates or numbers")
     if moments.dtype.kind == "M":
         moments = moments.astype("datetime64[D]")
-    _, place = np.unique(moments, return_inverse=True)
-    labels = table.values.double().numpy()[np.argsort(place, kind="stable")]
-    return place, int(len(labels) / autocorrelation_time(labels))
+    return np.unique(moments, return_inverse=True)[1]
 
 
-def _units(table: Table, in_order: bool | None) -> tuple[Array, int, bool, str]:
+def _units(table: Table, date: str | None, in_order: bool | None) -> tuple[Array, int, bool, str]:
     """Units of dependent rows, int ``[rows]``; how many independent ones they are worth.
 
     Also whether folds go forward, and a note about that.
     """
+    labels = table.values.double().numpy()
+    if date is not None:
+        units = _moments(table, date)
+        in_time = labels[np.argsort(units, kind="stable")]
+        return units, int(len(labels) / autocorrelation_time(in_time)), True, ""
     groups = row_groups(table)
     if groups is not None:
         units = groups.numpy()
         return units, int(units.max()) + 1, bool(in_order), ""
     if in_order is False:
         return np.arange(len(table)), len(table), False, ""
-    labels = table.values.double().numpy()
     span = autocorrelation_time(labels)
-    length = block_length(span, len(labels)) if span > 1 else 1
-    note = ""
-    if in_order is None:
-        in_order = length > 1
-        if in_order:
-            note = ", since neighbouring rows depend on each other"
-    return block_numbers(len(labels), length), int(len(labels) / span), in_order, note
+    length = block_length(span, len(labels))
+    found = in_order is None and length > 1
+    note = ", since neighbouring rows depend on each other" if found else ""
+    units, worth = block_numbers(len(labels), length), int(len(labels) / span)
+    return units, worth, found or bool(in_order), note
 
 
 def judge_of(

@@ -79,25 +79,25 @@ def ratio_by_trees(
     """Weights of old rows by a classifier that tells them from target rows, by inputs and label."""
     from sklearn.ensemble import HistGradientBoostingClassifier
 
+    count = len(old[1])
+    half = rng.permutation(count, seed, "ratio").numpy() % 2
     views = [np.column_stack([x[:, kept], y]) for x, y in (old, target)]
+    settings = {**TREES, "max_iter": 40, "max_leaf_nodes": 15}
 
     def ratio(fit: Array) -> Array:
-        count = len(old[1])
-        half = rng.permutation(count, seed, "ratio").numpy() % 2
-        part = np.arange(len(fit)) % 2
-        scores, of_target = np.zeros(count), np.zeros(len(fit))
+        rows = np.concatenate([views[0], views[1][fit]])
+        kinds = np.repeat([0, 1], [count, len(fit)])
+        part = np.concatenate([half, np.arange(len(fit)) % 2])
+        scores = np.zeros(len(rows))
         for own in (0, 1):
-            x = np.concatenate([views[0][half != own], views[1][fit[part != own]]])
-            sizes = int((half != own).sum()), int((part != own).sum())
-            kinds = np.repeat([0, 1], sizes)
-            weight = np.repeat([1.0, sizes[0] / max(1, sizes[1])], sizes)
-            settings = {**TREES, "max_iter": 40, "max_leaf_nodes": 15}
-            others = np.concatenate([views[0][half == own], views[1][fit[part == own]]])
-            x, others = binned(x, others)
-            model = HistGradientBoostingClassifier(**settings).fit(x, kinds, sample_weight=weight)
-            found = model.predict_proba(others)[:, 1]
-            scores[half == own], of_target[part == own] = np.split(found, [(half == own).sum()])
-        weights = calibrate(scores, of_target, np.ones(count))
+            judged = part == own
+            x, others = binned(rows[~judged], rows[judged])
+            of_old, of_target = np.bincount(kinds[~judged], minlength=2)
+            weight = np.where(kinds[~judged], of_old / max(1, of_target), 1.0)
+            model = HistGradientBoostingClassifier(**settings)
+            model.fit(x, kinds[~judged], sample_weight=weight)
+            scores[judged] = model.predict_proba(others)[:, 1]
+        weights = calibrate(scores[:count], scores[count:], np.ones(count))
         scaled: Array = weights / weights.mean()
         return scaled
 

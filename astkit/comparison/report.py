@@ -235,12 +235,8 @@ class Comparison:
                 "train was loaded in its own way, so nothing is known by row: pass a map-style data"
                 " set, or a plain DataLoader"
             )
-        return Samples(
-            **records, data=self.train, show=show, name=policy, ranked=self._ranked(target)
-        )
-
-    def _ranked(self, target: bool) -> int | None:
-        return None if target else self.old_rows
+        ranked = None if target else self.old_rows
+        return Samples(**records, data=self.train, show=show, name=policy, ranked=ranked)
 
     def suspects(self, k: int = 50, policy: str = DENSE, target: bool = False) -> Suspects:
         """The ``k`` rows that most likely have a wrong label; see `Suspects`.
@@ -406,8 +402,8 @@ def results(
     import pandas as pd
 
     arms, judged = by_arm(entries), {each.policy: each for each in verdicts}
-    differences = {n: words for n, (_, words) in control_gaps(entries, test_rows).items()}
-    differences = {name: differences[name] for name in ON_TARGET if name in differences}
+    gained = control_gaps(entries, test_rows)
+    differences = {name: gained[name][1] for name in ON_TARGET if name in gained}
     differences |= {each.policy: each.amount(each.difference) for each in verdicts}
     rows = []
     for name, average in means(entries).items():

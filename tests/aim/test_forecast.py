@@ -88,8 +88,8 @@ def test_the_simplest_of_the_best_is_chosen(gains: list[float], decision: Decisi
     judge = Judge(none, none, [], trees, squared, np.ones_like, folds, rows, "points")
     found = [Judgement(OLD, old)]
     for gain, each in zip(gains, (BOTH, Decision(times=4), TARGET), strict=True):
-        found.append(Judgement(each, old - gain + 10 * draw.normal(size=400)))
-        found[-1].gain, found[-1].error = judge.gain(old, found[-1].losses)
+        losses = old - gain + 10 * draw.normal(size=400)
+        found.append(Judgement(each, losses, *judge.gain(old, losses)))
     assert choose(found, judge)[0].decision == decision
 
 
