@@ -6,7 +6,7 @@ import math
 import time
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -264,7 +264,7 @@ def _plan(
         if sides.worth < FEWEST_INDEPENDENT:
             few = f"the target's rows are worth about {sides.worth:.0f} independent ones"
             return plan_of_both(len(old), len(new), few)
-        plan = plan_of_rows(sides, both, _find_shift(sides).weights_of)
+        plan = plan_of_rows(sides, both, _find_shift(sides)[0])
     return replace(plan, flops=sides.total_flops() + both.total_flops())
 
 
@@ -333,15 +333,11 @@ def _weights_and_forecast(
     return drawn_by, forecast
 
 
-class Shift(NamedTuple):
-    """``weights_of``: see `best_power`, ``None`` without a difference; ``test``: of the inputs."""
+def _find_shift(pair: Pair, unseen: Tensor | None = None) -> tuple[WeightsOf | None, Difference]:
+    """Weights by other class shares or inputs of the target, see `best_power`; test of the inputs.
 
-    weights_of: WeightsOf | None
-    test: Difference
-
-
-def _find_shift(pair: Pair, unseen: Tensor | None = None) -> Shift:
-    """Whether class shares or inputs of the target are others, and the weights that follow."""
+    ``None`` without a difference.
+    """
     whole = torch.ones(len(pair.train), dtype=torch.float64)
     labels = pair.labels
     if labels is not None and class_test(pair) > LEVEL / TESTS:
@@ -360,7 +356,7 @@ def _find_shift(pair: Pair, unseen: Tensor | None = None) -> Shift:
             weights = weights * input_ratio(pair, factor, of_target, rows)
         return weights / weights.mean()
 
-    return Shift(weights_of if inputs or labels is not None else None, test)
+    return weights_of if inputs or labels is not None else None, test
 
 
 def rows_to_ask(drawn_by: Tensor, seed: int) -> Tensor:
@@ -417,11 +413,12 @@ def _weigh_by_forecast(train: Table, target: Table, seed: int) -> Weighting:
     paired_groups(train, target)  # what is wrong with them is said
     both = Pair(Rows(train), Rows(target), seed)
     with _few_threads(both):
-        shift = _find_shift(both) if both.worth >= FEWEST_INDEPENDENT else None
-    if shift is not None and shift.weights_of is None:
-        alike = ALIKE.format(auc=shift.test.auc)
-        took = time.perf_counter() - start
-        return Weighting(None, ExpectedGain(reason=alike, seconds=took), 0.0)
+        known = both.worth >= FEWEST_INDEPENDENT
+        weights_of, test = _find_shift(both) if known else (None, None)
+    if test is not None and weights_of is None:
+        seconds = time.perf_counter() - start
+        alike = ExpectedGain(reason=ALIKE.format(auc=test.auc), seconds=seconds)
+        return Weighting(None, alike, 0.0)
     found = forecast(train, target, decisions=(OLD, WEIGHTED[0]), seed=seed)
     sure = found.decision.weighted and not found.doubt
     drawn_by = torch.from_numpy(ratio_of_tables(train, target, found)) if sure else None

@@ -52,12 +52,6 @@ def alike() -> Table:
     return tables(sign=1.0)
 
 
-@pytest.fixture(scope="module")
-def found(turned: Table) -> Forecast:
-    """What is forecast of ``turned``, as if its rows had no order."""
-    return plans.forecast(*divide_joined(turned), in_order=False)
-
-
 def points(rows: int, seed: int, swapped: bool, kind: str) -> TensorDataset:
     """Images or vectors of four classes, which are other ones where they are ``swapped``."""
     random = torch.Generator().manual_seed(seed)
@@ -324,27 +318,19 @@ def test_tables_as_validation_data_are_weighed_by_the_forecast() -> None:
     assert "cannot tell, the target's rows are worth about 20" in aim.expected_gain(old, few).reason
 
 
-def test_a_sentence_says_which_columns_a_model_keeps(
-    turned: Table, found: Forecast, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("decision", "doubt", "said"),
+    [
+        (Decision(times=1, without=("x",)), False, "a model keeps x"),
+        (BOTH, True, "both are trained on"),
+        (OLD, True, "old rows are trained on"),
+    ],
+)
+def test_a_sentence_says_what_is_done_of_a_forecast(
+    decision: Decision, doubt: bool, said: str, turned: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    without = Decision(times=1, without=("x",))
-    told = replace(found, decision=without, sentence="forecast: train on both without x")
-    monkeypatch.setattr(plans, "forecast", lambda *_, **__: told)
+    told = Forecast(decision, "forecast: so", pd.DataFrame(), (), False, 0.0, doubt=doubt)
+    monkeypatch.setattr(plans, "forecast", lambda *_: told)
     plan = plans.plan_of_tables(*divide_joined(turned))
-    assert plan.sentence == "forecast: train on both without x: a model keeps x"
-    assert plan.decision == BOTH
-
-
-@pytest.mark.parametrize(("decision", "rows"), [(BOTH, "both"), (OLD, "old rows")])
-def test_what_is_done_in_doubt_is_said(
-    decision: Decision,
-    rows: str,
-    turned: Table,
-    found: Forecast,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    told = replace(found, decision=decision, doubt=True, sentence="forecast: cannot tell")
-    monkeypatch.setattr(plans, "forecast", lambda *_, **__: told)
-    plan = plans.plan_of_tables(*divide_joined(turned))
-    assert plan.sentence == f"forecast: cannot tell: {rows} are trained on"
-    assert plan.decision == decision
+    assert plan.sentence == f"forecast: so: {said}"
+    assert plan.decision == replace(decision, without=())
