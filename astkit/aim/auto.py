@@ -10,7 +10,7 @@ from torch import Tensor
 
 from astkit import rng
 from astkit.aim.features import UNKNOWN, Rows
-from astkit.aim.policy import Aim, too_few
+from astkit.aim.policy import FEWEST, FEWEST_TRAINED, Aim
 from astkit.datasets.facts import paired_groups
 from astkit.gating.policies.draws import draw_weighted
 from astkit.gating.policies.last_loss import check_samples
@@ -140,4 +140,5 @@ def can_ask(run: RunInfo) -> bool:
         train.inputs(torch.linspace(0, len(train) - 1, min(LOOKED_AT, len(train))).long())
     except ValueError:  # rows that are read in order only, or that cannot be stacked
         return False
-    return not too_few(train, target, "") and (run.features is not None or train.kind != UNKNOWN)
+    enough = len(target) >= FEWEST and len(train) >= FEWEST_TRAINED
+    return enough and (run.features is not None or train.kind != UNKNOWN)

@@ -188,7 +188,8 @@ def _by_likeness(rows: Array, place: Array, texts: list[str] | None = None) -> p
     order = np.argsort(-place[: len(rows)], kind="stable")
     found = pd.DataFrame({"row": rows[order], "likeness": place[order].round(3)})
     if texts is not None:
-        found["text"] = [texts[n][:CUT] + "…" * (len(texts[n]) > CUT) for n in order]
+        shown = (texts[n] for n in order)
+        found["text"] = [each if len(each) <= CUT else f"{each[:CUT]}…" for each in shown]
     return found
 
 

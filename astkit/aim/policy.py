@@ -294,10 +294,10 @@ def weigh(pair: Pair, unseen: Tensor | None = None, most: float = math.inf) -> W
     """
     start = time.perf_counter()
     with _few_threads(pair):
-        weights, forecast = _weights_and_forecast(pair, unseen, most)
+        weights, expected = _weights_and_forecast(pair, unseen, most)
     took = time.perf_counter() - start
-    forecast = forecast._replace(seconds=took, block=pair.train.block)
-    return Weighting(weights, forecast, pair.total_flops())
+    expected = expected._replace(seconds=took, block=pair.train.block)
+    return Weighting(weights, expected, pair.total_flops())
 
 
 def _weights_and_forecast(
@@ -320,17 +320,17 @@ def _weights_and_forecast(
     tested = pair.sampled if unseen is None else len(unseen)
     if too_costly(pair.flops * pair.sampled / tested, most):
         return None, unaffordable
-    forecast, drawn_by = best_power(pair, weights_of), None
-    all_unlike = bool(forecast.unit) and not forecast.error and test.auc > 1 - LOWEST / 2
-    if forecast.power:
+    expected, drawn_by = best_power(pair, weights_of), None
+    all_unlike = bool(expected.unit) and not expected.error and test.auc > 1 - LOWEST / 2
+    if expected.power:
         everything = torch.arange(len(pair.target))
-        drawn_by = weights_of(everything, torch.arange(len(pair.train))) ** forecast.power
+        drawn_by = weights_of(everything, torch.arange(len(pair.train))) ** expected.power
         drawn_by /= drawn_by.mean()
         all_unlike = bool(drawn_by.min() == drawn_by.max())
     if all_unlike:
         unlike = f"nothing to choose, no training row is like the target (AUC {test.auc:.2f})"
         return None, ExpectedGain(reason=unlike)
-    return drawn_by, forecast
+    return drawn_by, expected
 
 
 def _find_shift(pair: Pair, unseen: Tensor | None = None) -> tuple[WeightsOf | None, Difference]:
