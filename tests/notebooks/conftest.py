@@ -73,7 +73,7 @@ def reduced(notebook: Path) -> dict[str, Any]:
     return yaml.safe_load((HERE / "params" / f"{notebook.stem}.yaml").read_text())
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Name of a kernel that is this very interpreter, whatever kernels the machine has."""
     folder = tmp_path_factory.mktemp("jupyter")
@@ -94,7 +94,7 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield "python3"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def run_papermill(kernel: str) -> Callable[[Path, Path, dict[str, Any]], Path]:
     """Run a notebook in notebooks/ with other parameters; returns the executed copy."""
 
