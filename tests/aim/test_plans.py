@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from astkit import Auto, Comparison, RunInfo, Table, Trainer, compare, indexed, joined
-from astkit.aim import estimators, plans
+from astkit.aim import plans
 from astkit.aim import policy as aim
 from astkit.aim.decisions import BOTH, OLD, TARGET, Decision
 from astkit.aim.forecast import Forecast
@@ -138,10 +138,7 @@ def test_texts_are_judged_in_bits() -> None:
 
 
 @pytest.mark.parametrize(("columns", "proxy"), [(1, "boosted trees"), (5, "a head on features")])
-def test_the_sentence_names_the_proxy(
-    columns: int, proxy: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(estimators.TREES, "max_iter", 5)
+def test_the_sentence_names_the_proxy(columns: int, proxy: str) -> None:
     x = torch.randn(300, 4, generator=torch.Generator().manual_seed(0))
     y = x.sum(1, keepdim=True).expand(-1, columns)
     share = plan_of(joined(TensorDataset(x[:180], -y[:180]), TensorDataset(x[180:], y[180:])))

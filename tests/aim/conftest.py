@@ -1,0 +1,21 @@
+"""Smaller estimators for the tests of `aim`, whose data are simple."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from astkit.aim import estimators, proxies
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _fewer_trees() -> Iterator[None]:
+    """Trees take most of the time; test-full fits as many as users do."""
+    with pytest.MonkeyPatch.context() as patch:
+        if os.environ.get("ASTKIT_FULL") != "1":
+            patch.setitem(proxies.TREES, "max_iter", 20)
+            patch.setitem(estimators.TREES, "max_iter", 15)
+            patch.setitem(estimators.TREES, "max_bins", 16)
+        yield
