@@ -60,10 +60,10 @@ PLAIN = (OLD, BOTH, Decision(times=4), Decision(times=16), TARGET)
 WEIGHTED = tuple(Decision(times=times, weighted=True) for times in (0, 1, 4))
 
 
-def decisions_for(telling: Sequence[str] = ()) -> list[Decision]:
-    """All decisions, the simplest first; the first three also without the columns ``telling``."""
-    fewer = [Decision(each.old, each.times, without=tuple(telling)) for each in PLAIN[:3]]
-    return [*PLAIN, *WEIGHTED, *(fewer if telling else [])]
+def decisions_for(separating: Sequence[str] = ()) -> list[Decision]:
+    """All decisions, the simplest first; three also without the ``separating`` columns."""
+    fewer = [Decision(each.old, each.times, without=tuple(separating)) for each in PLAIN[:3]]
+    return [*PLAIN, *WEIGHTED, *(fewer if separating else [])]
 
 
 def kept_columns(names: Sequence[str], without: Sequence[str]) -> Array:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-TELLING = 0.98
+SEPARATING = 0.98
 """AUC from which on a column alone tells training rows from the target."""
 ROWS = 5_000
 """Rows of each kind that are compared, at most."""
@@ -51,14 +51,14 @@ class Explanation:
         table: a row for each column, the most telling first: ``column``, ``auc`` of that column
             alone, and what is ``new`` in the target; of texts a row for each of the most telling
             words, of tokens for runs of up to `RUN` of their numbers.
-        telling: columns that alone tell nearly all rows apart, such as dates and counters.
+        separating: columns that alone tell nearly all rows apart, such as dates and counters.
         rows: training rows, those most like the target first: ``row``, ``likeness``, the share of
             the compared rows that are less like it, and of texts ``text``.
     """
 
     auc: float
     table: pd.DataFrame
-    telling: tuple[str, ...]
+    separating: tuple[str, ...]
     rows: pd.DataFrame
 
     @property
@@ -79,7 +79,7 @@ class Explanation:
     def plot(self, columns: int = 12) -> Figure:
         """The AUC of each of the most telling ``columns``."""
         plots = import_module("astkit.widgets.target_plots")  # matplotlib is loaded for it only
-        made: Figure = plots.telling_columns(self.table.head(columns), self.sentence)
+        made: Figure = plots.differences(self.table.head(columns), self.sentence)
         return made
 
 
@@ -114,15 +114,15 @@ def explain(train: Any, target: Any, label: str | None = None, *, seed: int = 0)
         views.append(view)
         found.append((str(name), _tell_apart(view, kinds, seed, boosted=False)[0]))
     whole, place = _tell_apart(np.concatenate(views, 1), kinds, seed, boosted=True)
-    telling = tuple(
+    separating = tuple(
         name
         for name, value in found
-        if value > TELLING or old.columns[name].kind == "date" or _counts(old, new, name)
+        if value > SEPARATING or old.columns[name].kind == "date" or _counts(old, new, name)
     )
     lines = [(name, round(value, 3), _new(old, new, name)) for name, value in found]
     lines.sort(key=lambda line: -line[1])
     table = pd.DataFrame(lines, columns=["column", "auc", "new"])
-    return Explanation(whole, table, telling, _by_likeness(rows[0], place))
+    return Explanation(whole, table, separating, _by_likeness(rows[0], place))
 
 
 def as_tables(train: Any, target: Any, label: str | None) -> tuple[Table, Table]:

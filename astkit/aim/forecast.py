@@ -62,7 +62,7 @@ class Forecast:
         table: a row for each decision: ``decision``, ``gain`` over "old", its 95 % interval from
             ``low`` to ``high``, ``unit``, ``proxy`` and whether this has it ``chosen``. The gain of
             the chosen decision in the sentence was chosen on other folds than it is quoted from.
-        telling: columns that are left out of weights, see `explain`.
+        separating: columns that are left out of weights, see `explain`.
         in_order: whether folds go forward in time; ``seconds``: how long it took.
         doubt: whether a linear model says the opposite of the trees.
         reason: why nothing could be judged; else empty.
@@ -73,7 +73,7 @@ class Forecast:
     decision: Decision
     sentence: str
     table: pd.DataFrame
-    telling: tuple[str, ...]
+    separating: tuple[str, ...]
     in_order: bool
     seconds: float
     curve: pd.DataFrame | None = None
@@ -148,10 +148,10 @@ def forecast(
     if worth < MIN_ROWS:
         few = f"the target's rows are worth about {worth} independent ones, fewer than {MIN_ROWS}"
         return _unknown(few, start)
-    telling = explain(old, new, seed=seed).telling
-    judge_by = partial(judge_of, old, new, units, in_order, telling, seed)
+    separating = explain(old, new, seed=seed).separating
+    judge_by = partial(judge_of, old, new, units, in_order, separating, seed)
     judge, by = judge_by(trees), "boosted trees"
-    found = judge.judge(decisions or decisions_for(telling))
+    found = judge.judge(decisions or decisions_for(separating))
     chosen, quoted = choose(found, judge)
     decision, sentence = chosen.decision, answer(quoted, judge.unit, judge.said(by))
     doubt = _doubt(chosen, judge_by)
@@ -165,7 +165,7 @@ def forecast(
         decision,
         f"{sentence}{note}; {seconds:.0f} s",
         pd.DataFrame([each.line(judge.unit, proxy=by, chosen=each is chosen) for each in found]),
-        telling,
+        separating,
         in_order,
         seconds,
         sizes,
@@ -221,7 +221,7 @@ def judge_of(
     new: Table,
     units: Array,
     in_order: bool,
-    telling: tuple[str, ...],
+    separating: tuple[str, ...],
     seed: int,
     proxy: Proxy = trees,
 ) -> Judge:
@@ -237,7 +237,7 @@ def judge_of(
         old.names,
         proxy,
         wrong if classes else squared,
-        ratio_by_trees(sample, target, kept_columns(old.names, telling), seed),
+        ratio_by_trees(sample, target, kept_columns(old.names, separating), seed),
         folds_of(units, in_order, seed),
         units,
         "points" if classes else "% of the RMSE",

@@ -78,8 +78,8 @@ def plan_of_tables(old: Table, new: Table) -> DataPlan:
 
 
 def ratio_of_tables(old: Table, new: Table, found: Forecast) -> Array:
-    """Weights of old rows by label and columns that are not telling: float64 ``[N]``, mean 1."""
-    kept = kept_columns(old.names, found.telling)
+    """Weights of old rows by label and columns that do not separate: float64 ``[N]``, mean 1."""
+    kept = kept_columns(old.names, found.separating)
     return ratio_by_trees(arrays(old), arrays(new), kept, 0)(np.arange(len(new)))
 
 

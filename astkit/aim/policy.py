@@ -62,7 +62,7 @@ VARIES = (
 
 
 @dataclass(frozen=True)
-class Weighting:
+class RowWeights:
     """How training rows are to be drawn, and the FLOPs spent on it.
 
     Attributes:
@@ -185,7 +185,7 @@ class Aim(Policy):
         self.drawn_by = sharpen(seen, self.drawn_by, self.power, flops_allowed(run))
         self.flops += seen.total_flops()
 
-    def _use(self, choice: Weighting) -> None:
+    def _use(self, choice: RowWeights) -> None:
         if choice.forecast.unit:  # else no gain was judged, and drawing may well be worse
             self.drawn_by, self.power = choice.weights, choice.forecast.power
         self.flops += choice.flops
@@ -286,7 +286,7 @@ def _few_threads(pair: Pair) -> Any:
     return threadpool_limits(1) if few else nullcontext()
 
 
-def weigh(pair: Pair, unseen: Tensor | None = None, most: float = math.inf) -> Weighting:
+def weigh(pair: Pair, unseen: Tensor | None = None, most: float = math.inf) -> RowWeights:
     """Weights and forecast for a pair of training data and target.
 
     ``unseen``: int64, the training rows of the test, in random order; by default any. ``most``:
@@ -297,7 +297,7 @@ def weigh(pair: Pair, unseen: Tensor | None = None, most: float = math.inf) -> W
         weights, expected = _weights_and_forecast(pair, unseen, most)
     took = time.perf_counter() - start
     expected = expected._replace(seconds=took, block=pair.train.block)
-    return Weighting(weights, expected, pair.total_flops())
+    return RowWeights(weights, expected, pair.total_flops())
 
 
 def _weights_and_forecast(
@@ -392,12 +392,12 @@ def are_tables(train: Any, target: Any) -> bool:
     return isinstance(train, Table) and isinstance(target, Table) and target.labelled
 
 
-_weighed: WeakKeyDictionary[Table, WeakKeyDictionary[Table, dict[int, Weighting]]]
+_weighed: WeakKeyDictionary[Table, WeakKeyDictionary[Table, dict[int, RowWeights]]]
 _weighed = WeakKeyDictionary()
 """Of tables: all runs of a comparison have the same weights, whose gain is told first."""
 
 
-def weigh_by_forecast(train: Table, target: Table, seed: int = 0) -> Weighting:
+def weigh_by_forecast(train: Table, target: Table, seed: int = 0) -> RowWeights:
     """Weights of rows of a table that differs from the target, where `astkit.forecast` is sure.
 
     Its trees are timed; no FLOPs are booked for them. They are fitted once for two tables.
@@ -408,7 +408,7 @@ def weigh_by_forecast(train: Table, target: Table, seed: int = 0) -> Weighting:
     return known[seed]
 
 
-def _weigh_by_forecast(train: Table, target: Table, seed: int) -> Weighting:
+def _weigh_by_forecast(train: Table, target: Table, seed: int) -> RowWeights:
     start = time.perf_counter()
     paired_groups(train, target)  # what is wrong with them is said
     both = Pair(Rows(train), Rows(target), seed)
@@ -418,12 +418,12 @@ def _weigh_by_forecast(train: Table, target: Table, seed: int) -> Weighting:
     if test is not None and weights_of is None:
         seconds = time.perf_counter() - start
         alike = ExpectedGain(reason=ALIKE.format(auc=test.auc), seconds=seconds)
-        return Weighting(None, alike, 0.0)
+        return RowWeights(None, alike, 0.0)
     found = forecast(train, target, decisions=(OLD, WEIGHTED[0]), seed=seed)
     sure = found.decision.weighted and not found.doubt
     drawn_by = torch.from_numpy(ratio_of_tables(train, target, found)) if sure else None
     expected = _expected(found, sure)._replace(seconds=time.perf_counter() - start)
-    return Weighting(drawn_by, expected, 0.0, found.telling)
+    return RowWeights(drawn_by, expected, 0.0, found.separating)
 
 
 def _expected(found: Forecast, weighted: bool) -> ExpectedGain:
@@ -442,7 +442,7 @@ def weigh_data(
     features: FeaturesOf | None = None,
     seed: int = 0,
     classes: bool | None = None,
-) -> Weighting:
+) -> RowWeights:
     """Weights and forecast of any training data and target; see `weights`."""
     if are_tables(train, target) and features is None:
         return weigh_by_forecast(train, target, seed)

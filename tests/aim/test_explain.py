@@ -17,7 +17,7 @@ def test_alike_tables_are_called_alike() -> None:
     assert found.auc == pytest.approx(0.5, abs=0.06)
     assert found.sentence.startswith("training rows and target are alike")
     assert (found.table["auc"] < 0.6).all()
-    assert found.telling == ()
+    assert found.separating == ()
 
 
 @pytest.mark.parametrize(
@@ -37,13 +37,13 @@ def test_the_changed_column_is_first_with_what_is_new(change, column: str, said:
     assert found.auc > 0.6
 
 
-def test_dates_and_counters_are_telling() -> None:
+def test_dates_and_counters_separate() -> None:
     old, target = made(400, 0), made(400, 1)
     old["when"] = pd.date_range("2023-01-01", periods=400, freq="D")
     target["when"] = pd.date_range("2024-03-01", periods=400, freq="D")
     old["number"], target["number"] = np.arange(400), np.arange(400, 800)
     found = explain(old, target, "y")
-    assert set(found.telling) == {"when", "number"}
+    assert set(found.separating) == {"when", "number"}
     row = found.table.set_index("column").loc["when"]
     assert "2024-03-01 to 2025-04-04, was 2023-01-01 to 2024-02-04" in row["new"]
 

@@ -181,7 +181,7 @@ def test_alike_rows_promise_nothing() -> None:
     table = found.table.set_index("decision")
     assert (table.loc[["both", "both x4", "weighted old"], "low"] <= 1).all()
     assert table.loc["target", "high"] < 5  # few rows say less than many
-    assert found.telling == ()
+    assert found.separating == ()
 
 
 def test_columns_that_tell_every_row_are_left_out_of_weights_and_decided_about() -> None:
@@ -189,7 +189,7 @@ def test_columns_that_tell_every_row_are_left_out_of_weights_and_decided_about()
     old["day"] = np.arange(700) // 7
     target["day"] = 110 + np.arange(300) // 7
     found = forecast(old, target, "y", in_order=False)
-    assert found.telling == ("day",)
+    assert found.separating == ("day",)
     assert "both without day" in found.table["decision"].tolist()
 
 

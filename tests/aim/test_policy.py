@@ -97,12 +97,12 @@ def test_an_epoch_is_one_draw_in_four_parts() -> None:
 
 
 @pytest.fixture(scope="module")
-def drifted() -> aim.Weighting:
+def drifted() -> aim.RowWeights:
     """What is found for a table of which 60 % of the rows follow another law."""
     return aim.weigh(aim.pair(table(N, 0, flipped=0.6), table(M, 1)))
 
 
-def test_rows_of_another_law_are_left_out(drifted: aim.Weighting) -> None:
+def test_rows_of_another_law_are_left_out(drifted: aim.RowWeights) -> None:
     assert drifted.forecast.gain > 40
     assert drifted.forecast.gain > 5 * drifted.forecast.error
     found = drifted.weights
@@ -113,7 +113,7 @@ def test_rows_of_another_law_are_left_out(drifted: aim.Weighting) -> None:
     assert float(found.min()) > 0
 
 
-def test_a_date_does_not_hide_what_else_differs(drifted: aim.Weighting) -> None:
+def test_a_date_does_not_hide_what_else_differs(drifted: aim.RowWeights) -> None:
     """After all those of the training data, it would leave no row that is like the target."""
     (x, y), (z, w) = (part.tensors for part in (table(N, 0, flipped=0.6), table(M, 1)))
     dates = torch.arange(N + M)[:, None].float()
@@ -242,7 +242,7 @@ def test_the_model_is_asked_about_the_rows_that_are_drawn(
     n = 2 * N
     train, target = noise(n, 0), noise(M, 1)
     early = torch.where(torch.arange(n) % 8 < 4, 0.2, 1.8).double()
-    first = aim.Weighting(early, ExpectedGain(5.0, 1.0, "points", 0.5), 7.0)
+    first = aim.RowWeights(early, ExpectedGain(5.0, 1.0, "points", 0.5), 7.0)
     monkeypatch.setattr(aim, "weigh", lambda pair, most: first)
     asked: list[int] = []
 
@@ -290,7 +290,7 @@ def test_rows_that_the_model_is_asked_about_are_distinct_and_not_learnt_yet(
 ) -> None:
     """Copies of fitted rows, and rows that were trained on, would look like a difference."""
     weights = (UNEVEN[kind] / UNEVEN[kind].mean()).double()
-    found = aim.Weighting(weights, ExpectedGain(5.0, 1.0, "points", 1.0), 0.0)
+    found = aim.RowWeights(weights, ExpectedGain(5.0, 1.0, "points", 1.0), 0.0)
     monkeypatch.setattr(aim, "weigh", lambda pair, most: found)
     monkeypatch.setattr(aim, "FEWEST_TRAINED", 4)
     asked: list[Tensor] = []
@@ -339,7 +339,7 @@ def test_no_more_features_are_computed_where_sharper_weights_would_cost_too_much
 
 
 def test_all_rows_are_trained_on_where_choosing_would_take_too_much_of_the_run(
-    drifted: aim.Weighting, monkeypatch: pytest.MonkeyPatch
+    drifted: aim.RowWeights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = run_info(table(N, 0, flipped=0.6), table(M, 1), 0)
     known = aim.FITS * least_fit(aim.pair(run.data, run.target)) / aim.MOST

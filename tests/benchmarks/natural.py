@@ -40,7 +40,7 @@ def measured(shift: Shift, number: int, later: bool) -> Entry:
     date = shift.date if later else None
     in_order = None if date else later
     found = forecast(old, target, in_order=in_order, date=date, seed=number)
-    judge = judge_of(old, target, np.arange(len(target)), False, found.telling, number)
+    judge = judge_of(old, target, np.arange(len(target)), False, found.separating, number)
     rows = np.arange(len(target) + len(test))
     x, y = (np.concatenate(each) for each in zip(judge.target, arrays(test), strict=True))
     fresh = replace(
@@ -50,7 +50,7 @@ def measured(shift: Shift, number: int, later: bool) -> Entry:
         units=rows,
         forward=later,
     )
-    decisions = decisions_for(found.telling)
+    decisions = decisions_for(found.separating)
     chosen = found.decision.name
     if found.doubt:  # the record is of what trees chose
         chosen = found.table["decision"][found.table["chosen"]].item()
