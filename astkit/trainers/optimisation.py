@@ -188,10 +188,6 @@ class ForwardPasses:
         if graphs is not None and self.config.graphs == "auto":
             self.training_pass = self.wrapped  # compiling is for long steps
 
-    def resume(self, micro_batch: int | None) -> None:
-        """Go on with the micro-batch that was found to fit."""
-        self.micro_batch = None if micro_batch is None else int(micro_batch)
-
     def _whole_pass(self, batch: Batch) -> Any:
         with self.autocast():
             return self._call(self.training_pass, batch)
@@ -298,6 +294,8 @@ class Optimisation(ForwardPasses):
         until then.
         """
         self._predictions = []
+        if normaliser is None:
+            normaliser = float(batch.rows) if weight is None else weight.sum()
         if self.graphs is not None:
             recorded = self._graph_step(batch, weight, normaliser)
             if recorded is not None:
@@ -320,7 +318,7 @@ class Optimisation(ForwardPasses):
         self,
         batch: Batch,
         weight: Tensor | None,
-        normaliser: float | Tensor | None = None,
+        normaliser: float | Tensor,
         summed: bool = False,
     ) -> Tensor:
         """Add the gradient of a batch to those that wait; returns its losses ``[batch]``.
@@ -329,8 +327,6 @@ class Optimisation(ForwardPasses):
         there are several processes. ``summed``: several calls make up one step, so that their
         gradients are divided before it.
         """
-        if normaliser is None:
-            normaliser = float(batch.rows) if weight is None else weight.sum()
         accumulated = self.accumulated
         if not accumulated.rows:  # gradients of other code
             for parameter in accumulated.parameters:
@@ -400,12 +396,10 @@ class Optimisation(ForwardPasses):
         self.use(choose_graphs(self, flops))
 
     def _graph_step(
-        self, batch: Batch, weight: Tensor | None, normaliser: float | Tensor | None
+        self, batch: Batch, weight: Tensor | None, normaliser: float | Tensor
     ) -> Tensor | None:
         """As `train`, by a graph; ``None`` if the batch is not for one."""
         assert self.graphs is not None
-        if normaliser is None:
-            normaliser = float(batch.rows) if weight is None else weight.sum()
         empty = not isinstance(normaliser, Tensor) and not normaliser
         if batch.rows < 2 or empty or self.accumulated.rows or self.pending:
             return None
@@ -569,7 +563,7 @@ class Optimisation(ForwardPasses):
         self.finite.broken = None
         self.accumulated.clear()
         self.steps, self.skipped = state["steps"], state["skipped"]
-        self.resume(state["micro_batch"])
+        self.micro_batch = state["micro_batch"]  # that was found to fit
         if self.scaler is not None and "scaler" in state:
             self.scaler.load_state_dict(state["scaler"])
         self.rates.load_state_dict(state)

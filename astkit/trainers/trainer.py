@@ -348,7 +348,7 @@ class Trainer(RunState):
         return StepResult(self.train_rows(part, weights, normaliser), chosen, seen)
 
     def train_rows(
-        self, batch: Batch, weight: Tensor | None, normaliser: float | Tensor | None
+        self, batch: Batch, weight: Tensor | None, normaliser: float | Tensor
     ) -> Tensor:
         """Train on all rows of ``batch``; returns their losses before the step.
 

@@ -71,7 +71,8 @@ def train(work: Optimisation, x: Tensor, y: Tensor, weight: Tensor | None = None
 
 def add(work: Optimisation, x: Tensor, y: Tensor, weight: Tensor | None = None) -> Tensor:
     """Add gradients, without counting a batch."""
-    return work.accumulate(Batch(None, x, y), weight)
+    total = float(len(x)) if weight is None else weight.sum()
+    return work.accumulate(Batch(None, x, y), weight, total)
 
 
 def plain_gradients(

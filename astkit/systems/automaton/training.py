@@ -113,7 +113,7 @@ class AutomatonTrainer(Trainer):
         return model(batch.x, self.task.steps, masks, self.task.hard(self.seed, self.step))
 
     def train_rows(
-        self, batch: Batch, weight: Tensor | None, normaliser: float | Tensor | None
+        self, batch: Batch, weight: Tensor | None, normaliser: float | Tensor
     ) -> Tensor:
         """One update by the gradient of ``sum(weight * loss)``; returns the losses before it.
 
