@@ -347,9 +347,7 @@ class Trainer(RunState):
             return StepResult(torch.empty(0), chosen, seen)
         return StepResult(self.train_rows(part, weights, normaliser), chosen, seen)
 
-    def train_rows(
-        self, batch: Batch, weight: Tensor | None, normaliser: float | Tensor
-    ) -> Tensor:
+    def train_rows(self, batch: Batch, weight: Tensor | None, normaliser: float | Tensor) -> Tensor:
         """Train on all rows of ``batch``; returns their losses before the step.
 
         See `Optimisation.train` for the arguments.

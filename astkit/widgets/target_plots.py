@@ -14,7 +14,7 @@ FAR = -60
 
 
 @styled
-def differences(table: pd.DataFrame, title: str) -> Picture:
+def separating_columns(table: pd.DataFrame, title: str) -> Picture:
     """The AUC of each column of `astkit.explain`, and what is new in it."""
     shown = table.iloc[::-1]
     figure = picture(height=0.8 + 0.28 * len(shown))

@@ -33,7 +33,7 @@ def test_a_curve_has_a_point_for_each_number_of_rows(table: pd.DataFrame) -> Non
 
 def test_columns_stand_by_what_they_give_away() -> None:
     found = pd.DataFrame({"column": ["day", "x"], "auc": [1.0, 0.5], "new": ["later", ""]})
-    figure = target_plots.differences(found, "alike")
+    figure = target_plots.separating_columns(found, "alike")
     axis = figure.axes[0]
     assert axis.get_title(loc="left") == "alike"
     assert [bar.get_width() for bar in axis.patches] == [0.0, 0.5]

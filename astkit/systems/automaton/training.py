@@ -112,9 +112,7 @@ class AutomatonTrainer(Trainer):
         masks = self.task.masks(batch.index, self.seed, self.step)
         return model(batch.x, self.task.steps, masks, self.task.hard(self.seed, self.step))
 
-    def train_rows(
-        self, batch: Batch, weight: Tensor | None, normaliser: float | Tensor
-    ) -> Tensor:
+    def train_rows(self, batch: Batch, weight: Tensor | None, normaliser: float | Tensor) -> Tensor:
         """One update by the gradient of ``sum(weight * loss)``; returns the losses before it.
 
         The ``normaliser`` of a mean is not used.
