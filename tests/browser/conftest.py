@@ -33,6 +33,8 @@ SETTINGS = [
 ]
 # no question about news, which would cover the notebook
 OVERRIDES = {"@jupyterlab/apputils-extension:notification": {"fetchNews": "false"}}
+# nor whether extensions have to be built, for which node is started each time a page is opened
+PAGE = {"buildAvailable": False, "buildCheck": False}
 
 
 WATCH = """(seconds) => new Promise((resolve) => {
@@ -78,8 +80,8 @@ def lab(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tupl
     home, port = tmp_path_factory.mktemp("lab"), _free_port()
     (home / "work").mkdir()
     (home / "CONFIG" / "labconfig").mkdir(parents=True)
-    overrides = home / "CONFIG" / "labconfig" / "default_setting_overrides.json"
-    overrides.write_text(json.dumps(OVERRIDES))
+    for name, content in (("default_setting_overrides", OVERRIDES), ("page_config", PAGE)):
+        (home / "CONFIG" / "labconfig" / f"{name}.json").write_text(json.dumps(content))
     own = {f"JUPYTER_{part}_DIR": str(home / part) for part in ("CONFIG", "DATA", "RUNTIME")}
     with (home / "log").open("w") as log:
         server = subprocess.Popen(
@@ -194,14 +196,21 @@ class LabPage:
         return path
 
 
+@pytest.fixture(scope="module")
+def context(browser: Any) -> Iterator[Any]:
+    """A window, which keeps the code of JupyterLab from one test to the next."""
+    context = browser.new_context(viewport={"width": 1300, "height": 950})
+    context.set_default_timeout(60_000)
+    yield context
+    context.close()
+
+
 @pytest.fixture
 def open_notebook(
-    browser: Any, lab: tuple[str, Path], request: pytest.FixtureRequest
+    context: Any, lab: tuple[str, Path], request: pytest.FixtureRequest
 ) -> Iterator[Callable[..., LabPage]]:
     """Open a notebook of these code cells in a fresh kernel."""
     address, root = lab
-    context = browser.new_context(viewport={"width": 1300, "height": 950})
-    context.set_default_timeout(60_000)
 
     def open_cells(*cells: str) -> LabPage:
         title = request.node.name.removeprefix("test_").replace("[", "-").strip("]")
@@ -219,4 +228,4 @@ def open_notebook(
     for page in context.pages:
         page.get_by_role("menuitem", name="Kernel").first.click()
         page.get_by_text("Shut Down Kernel", exact=True).first.click()
-    context.close()
+        page.close()
