@@ -24,7 +24,6 @@ from astkit.datasets.foreign import keeps_order
 from astkit.datasets.joined import divide_joined
 from astkit.datasets.loader import old_rows
 from astkit.files import read_json, write_json
-from astkit.gating.policy import overrides
 from astkit.progress import announce
 from astkit.stamp import stamp
 from astkit.trainers import Budget, Trainer
@@ -133,7 +132,7 @@ class Schedule:
                 continue
             policy = method.new_policy(seed)
             assert policy is not None
-            if overrides(policy, "plan") and not self.selects:
+            if policy.plans and not self.selects:
                 raise ValueError(
                     f"{label} selects rows before loading, but train is a"
                     f" {type(self.task.train).__name__} that loads all rows in its own way: pass a"

@@ -64,8 +64,10 @@ class Policy:
     rounds: int = 1
     needs_index: bool = False  #: whether per-sample state is kept, which requires indices
     needs_outputs: bool = False  #: whether ``observe`` needs predictions, see `Visit`
-    chooses: ClassVar[bool] = False  #: whether the class overrides ``choose``
+    plans: ClassVar[bool] = False  #: whether the class overrides ``plan``
+    chooses: ClassVar[bool] = False  #: whether it overrides ``choose``
     observes: ClassVar[bool] = False  #: whether it overrides ``observe``
+    steers: ClassVar[bool] = False  #: whether it overrides ``steer``
     state: ClassVar[tuple[str, ...]] = ()  #: attributes to save (tensors, numbers, strings, None)
     card: ClassVar[PolicyCard]
     criterion: Criterion | None = None  #: of ``choose`` in custom loops; default cross-entropy
@@ -82,8 +84,10 @@ class Policy:
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
+        cls.plans = cls.plan is not Policy.plan
         cls.chooses = cls.choose is not Policy.choose
         cls.observes = cls.observe is not Policy.observe
+        cls.steers = cls.steer is not Policy.steer
 
     @property
     def seed(self) -> int:
@@ -121,7 +125,7 @@ class Policy:
     def expected_rows(self, samples: int) -> int:
         """Estimated number of rows per epoch, without planning."""
         rate = getattr(self, "rate", 1.0)
-        return max(1, round(rate * samples)) if overrides(self, "plan") else samples
+        return max(1, round(rate * samples)) if self.plans else samples
 
     def config(self) -> dict[str, Any]:
         """Constructor arguments by name, as far as they are stored under these names."""
@@ -177,7 +181,7 @@ class Policy:
         return check_selection(chosen, batch.rows, self)
 
     def _batch(self, model: nn.Module, x: Any, y: Any, index: Tensor | None) -> Scored:
-        if not overrides(self, "choose"):
+        if not self.chooses:
             raise ValueError(
                 f"{type(self).__name__} selects before loading: pass"
                 " sampler=policy.sampler(data, epochs=...) to a DataLoader of indexed(data)"
@@ -214,13 +218,12 @@ class Policy:
         by default it is guessed, see `class_labels`. With several processes, each draws its share
         of the same plan.
         """
-        if not overrides(self, "plan"):
+        if not self.plans:
             raise ValueError(
                 f"{type(self).__name__} selects after scoring: call chosen = policy(model, x, y)"
                 " on each batch instead"
             )
-        learns = overrides(self, "observe")
-        self._sampler = PolicySampler(self, data, epochs, validation, learns, classes)
+        self._sampler = PolicySampler(self, data, epochs, validation, self.observes, classes)
         self._visits = None
         return self._sampler
 
@@ -264,7 +267,7 @@ class Policy:
         self, losses: Tensor, index: Tensor | None, outputs: Any, targets: Any
     ) -> None:
         """Keep the results of a training batch for ``observe``; every process must call it."""
-        if overrides(self, "observe"):
+        if self.observes:
             known = Predictions()
             pair = class_outputs(outputs, targets) if self.needs_outputs else None
             if pair is not None and pair[0].shape[1] > 1:  # one output may be no logit
@@ -285,11 +288,6 @@ class Policy:
         """
         for visit in () if self._visits is None else self._visits.take():
             self.observe(visit)
-
-
-def overrides(policy: object, method: str) -> bool:
-    """Whether the class of ``policy`` overrides ``method``."""
-    return getattr(type(policy), method, None) is not getattr(Policy, method)
 
 
 def as_policy(policy: Policy | str | Mapping[str, Any] | None, seed: int = 0) -> Policy | None:

@@ -22,7 +22,7 @@ from astkit.datasets.batch import IGNORED, as_batch, count_rows, take_rows, tens
 from astkit.gating import Criterion, Policy, Scored, Selection, cross_entropy_rows, token_losses
 from astkit.gating.epoch import PolicySampler
 from astkit.gating.losses import logits_of, reduced, shifts_labels, single
-from astkit.gating.policy import as_policy, overrides
+from astkit.gating.policy import as_policy
 from astkit.gating.selection import evaluating
 from astkit.integrations import load_policy, saved, settings
 from astkit.trainers import checkpoint
@@ -81,7 +81,7 @@ class PolicyTrainer(Trainer):
     def get_train_dataloader(self) -> DataLoader[Any]:
         loader: DataLoader[Any] = super().get_train_dataloader()
         policy, rows = self.policy, loader.dataset
-        if overrides(policy, "plan"):
+        if policy.plans:
             target = None if isinstance(self.eval_dataset, Mapping) else self.eval_dataset
             sampler = policy.sampler(rows, epochs=1, validation=target, classes=self.classes)
         elif policy.needs_index or hasattr(rows, "old_rows"):  # of joined data
@@ -137,7 +137,7 @@ class PolicyTrainer(Trainer):
                 loss = loss * self.accelerator.num_processes  # gradients are averaged over them
         seen = None if index is None else index[chosen.index]
         self.policy.report_batch(losses, seen, outputs, part)
-        if self.policy._sampler is None or overrides(self.policy, "choose"):
+        if self.policy._sampler is None or self.policy.chooses:
             self.policy.exchange()  # the next batch may depend on it
         loss = loss.to(losses.dtype)
         return (loss, outputs) if return_outputs else loss
@@ -168,7 +168,7 @@ class PolicyTrainer(Trainer):
         return model(**{name: part for name, part in batch.items() if name not in left_out})
 
     def _chosen(self, model: nn.Module, inputs: dict[str, Any], index: Tensor | None) -> Selection:
-        if not overrides(self.policy, "choose"):
+        if not self.policy.chooses:
             device = next(tensors(inputs)).device
             return Selection(torch.arange(count_rows(inputs), device=device))
         assert self.criterion is not None

@@ -14,7 +14,7 @@ from astkit.datasets import BatchSource, Loader
 from astkit.datasets.batch import Batch
 from astkit.datasets.foreign import divide, name_of
 from astkit.gating.epoch import Epoch, RunInfo
-from astkit.gating.policy import Policy, overrides
+from astkit.gating.policy import Policy
 from astkit.gating.targets import Targets
 from astkit.progress import warn
 
@@ -142,7 +142,7 @@ class Batches:
         seed: int,
     ) -> None:
         self.undivided = source
-        planner = policy if overrides(policy, "plan") else None
+        planner = policy if policy.plans else None
         if planner is not None:
             _check_selectable(planner, source)
         data = getattr(source, "data", None)

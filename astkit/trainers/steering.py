@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from astkit import distributed
-from astkit.gating.policy import Policy, overrides
+from astkit.gating.policy import Policy
 from astkit.progress import warn
 
 
@@ -54,7 +54,7 @@ class Steering:
             self.requested[name] = value
 
     def _check(self, name: str) -> None:
-        if not overrides(self.policy, "steer"):
+        if not self.policy.steers:
             raise ValueError(
                 f"{type(self.policy).__name__} has no setting {name!r} to steer: give the trainer"
                 " a policy that chooses after scoring, such as a Gate"

@@ -17,7 +17,6 @@ import torch.distributed as dist
 
 from astkit import Trainer
 from astkit.gating import Gate, Policy, as_policy
-from astkit.gating.policy import overrides
 from tests.benchmarks import bench
 from tests.trainers.worlds import in_world, network, numbers
 
@@ -95,7 +94,7 @@ def measured(name: str, world: int, epochs: int = EPOCHS) -> dict[str, Any]:
     plain, steps = in_world(world, run, None, epochs)[0]
     found, same = in_world(world, run, name, epochs)[0]
     assert steps == same
-    rounds = getattr(policy(name), "rounds", 1) if overrides(policy(name), "plan") else 1
+    rounds = getattr(policy(name), "rounds", 1) if policy(name).plans else 1
     expected = formula(name, ROWS, world, STEPS / rounds)
     return {
         "policy": name,

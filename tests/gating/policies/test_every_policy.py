@@ -16,7 +16,6 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from astkit.datasets import indexed
 from astkit.gating import Policy, RunInfo, Visit, as_policy
-from astkit.gating.policy import overrides
 from astkit.names import REGISTRIES
 from astkit.trainers import TrainConfig, Trainer
 
@@ -64,7 +63,7 @@ def train(policy: Policy, model: nn.Module, epochs: range, total: int = 4) -> li
     found: list[Any] = []
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     draws = torch.Generator().manual_seed(0)
-    if overrides(policy, "plan"):
+    if policy.plans:
         sampler = policy.sampler(DATA, epochs=total, validation=TARGET)
         loader = DataLoader(indexed(DATA), SIZE, sampler=sampler, generator=draws)
     else:
@@ -74,7 +73,7 @@ def train(policy: Policy, model: nn.Module, epochs: range, total: int = 4) -> li
         for step, (index, (x, y)) in enumerate(loader):
             with torch.random.fork_rng():  # dropout
                 torch.manual_seed(100 * epoch + step)
-                if overrides(policy, "choose"):
+                if policy.chooses:
                     chosen = policy(model, x, y, index)
                     rows = index[chosen.index]
                     loss = chosen.mean(criterion(model(x[chosen.index]), y[chosen.index]))
@@ -118,7 +117,7 @@ def test_resume_is_exact_and_nothing_global_is_drawn(name: str) -> None:
     resumed, again = policy_of(name), model_of(1)
     resumed.load_state_dict(saved["policy"])
     again.load_state_dict(saved["model"])
-    if overrides(resumed, "plan"):  # the order of the other loops begins anew
+    if resumed.plans:  # the order of the other loops begins anew
         assert found + train(resumed, again, range(2, 4)) == expected
     else:
         assert train(resumed, again, range(2, 4)) == train(first, model, range(2, 4))
@@ -155,7 +154,7 @@ def test_the_trainer_takes_it(name: str) -> None:
     counts = trainer.ledger.counts
     assert 0 < counts.trained <= 3 * N + 3
     assert counts.trained < 3 * N or (getattr(policy, "rate", 1.0) == 1 and name not in SHORT)
-    assert (counts.scored > 0) == overrides(policy, "choose")
+    assert (counts.scored > 0) == policy.chooses
     assert (trainer.ledger.flops.helper > 0) == (name in ("learned", "aim", "auto"))
 
 
