@@ -135,7 +135,7 @@ MARKS = """
 ## What was to be reached
 
 Bounds that were set before any of this was measured, natural shifts first; rows that were missed
-stay, and [what was tried](tried.md#forecasts) about them. Of later rows, splits of bikes and of
+stay, and [what was tried](tried.md) about them. Of later rows, splits of bikes and of
 houses in Texas hold the same target rows, so that five of them tell little more than one.
 
 {marks}
