@@ -21,7 +21,13 @@ import pytest
 import tqdm.std
 
 HERE = Path(__file__).parent
-LONGEST = ("notebooks/test_runs.py", "runs/test_export_runs.py")
+LONGEST = (
+    "notebooks/test_runs.py",
+    "runs/test_export_runs.py",
+    "browser/test_steering.py",
+    "tests/test_readme.py",
+    "widgets/test_dashboard.py",
+)
 
 # on a busy machine an example may take longer than hypothesis allows; test-full draws new ones
 hypothesis.settings.register_profile("same examples", deadline=None, derandomize=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from astkit.aim import estimators
+from astkit.aim import estimators, explain, forecast
 from astkit.aim import policy as aim
 from astkit.aim.gains import ExpectedGain
 from astkit.aim.proxies import TREES
@@ -60,6 +60,9 @@ def whole(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bo
 
         monkeypatch.setattr(aim, "_weights_and_forecast", weigh_once)
         monkeypatch.setitem(estimators.TREES, "max_bins", 8)
+        monkeypatch.setitem(estimators.TREES, "max_iter", 10)
+        monkeypatch.setattr(explain, "ROWS", 1000)
+        monkeypatch.setattr(forecast, "FITTED", 2000)
         monkeypatch.setitem(TREES, "max_iter", 3)
         monkeypatch.setattr(
             aim, "best_power", lambda *_: ExpectedGain(5.0, 1.0, "% of the RMSE", 1.0)
@@ -76,7 +79,7 @@ def test_a_page_runs_from_top_to_bottom(
     names: dict[str, object] = {"__name__": "__main__"}
     script = ready(PAGES[path])
     if not whole:
-        script = script.replace("epochs=20", "epochs=2").replace("seeds=3", "seeds=1")
+        script = re.sub(r"epochs=20?\b", "epochs=1", re.sub(r"seeds=\d", "seeds=1", script))
     # a notebook's cell may await
     waiting = eval(compile(script, path.name, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT), names)
     if waiting is not None:

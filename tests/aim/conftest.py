@@ -11,7 +11,7 @@ from astkit.aim import estimators, proxies
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _fewer_trees() -> Iterator[None]:
+def fewer_trees() -> Iterator[None]:
     """Trees take most of the time; test-full fits as many as users do."""
     with pytest.MonkeyPatch.context() as patch:
         if os.environ.get("ASTKIT_FULL") != "1":

@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 
 from astkit.cli import main
+from tests.aim.conftest import fewer_trees  # noqa: F401 (fixture)
 from tests.cli.refusals import refused
 
 POOL, TARGET = 600, 150

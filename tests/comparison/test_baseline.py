@@ -18,6 +18,7 @@ from astkit import Budget, TrainConfig
 from astkit.aim.policy import Aim
 from astkit.comparison import baseline, schedule, training
 from astkit.comparison.baseline import Trial
+from tests.aim.conftest import fewer_trees  # noqa: F401 (fixture)
 from tests.aim.test_policy import table
 from tests.comparison.small_tasks import run
 

@@ -18,46 +18,6 @@ from ipykernel.kernelspec import write_kernel_spec
 HERE = Path(__file__).resolve().parent
 FOLDER = HERE.parents[1] / "notebooks"
 CELL_SECONDS = 300
-FORKS = """
-import os, signal, sys
-sys.path.pop(0)  # the current folder
-from multiprocessing.connection import Listener
-import scipy.stats, torch._dynamo, torchvision
-signal.signal(signal.SIGCHLD, lambda *_: os.wait())
-listener = Listener()
-print(listener.address, flush=True)
-os.dup2(2, 1)
-while True:
-    asker = listener.accept()
-    if os.fork() == 0:
-        break
-    asker.close()
-signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-folder, environment, arguments = asker.recv()
-os.chdir(folder)
-os.environ |= {**environment, "JPY_PARENT_PID": str(os.getppid())}
-from astkit.aim import estimators, proxies, ratio
-from ipykernel.kernelapp import launch_new_instance
-proxies.TREES |= {"max_iter": 3}
-estimators.TREES |= {"max_bins": 8, "max_iter": 10}
-ratio.FOLDS = 2
-launch_new_instance(arguments)
-"""
-"""Forks a kernel when asked, with torch imported, which takes longer than some notebooks.
-
-pandas is not: it asks when it is imported whether it is in a notebook. `aim` fits fewer and smaller
-trees in it, which take most of the time of some notebooks.
-"""
-FORKED = """
-import os, signal, sys
-from multiprocessing.connection import Client
-signal.signal(signal.SIGINT, signal.SIG_IGN)
-with Client(sys.argv[1]) as kernel:
-    kernel.send((os.getcwd(), dict(os.environ), sys.argv[2:]))
-    kernel.poll(None)  # until it ends
-"""
-"""Asks for a kernel, and lives as long as it."""
-
 Completed = subprocess.CompletedProcess[str]
 
 
@@ -81,13 +41,13 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with ExitStack() as stack:
         overrides = None
         if os.environ.get("ASTKIT_FULL") != "1":
+            command = [sys.executable, str(HERE / "forks.py")]
             forks = stack.enter_context(
-                subprocess.Popen([sys.executable, "-c", FORKS], stdout=subprocess.PIPE, text=True)
+                subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
             )
             stack.callback(forks.terminate)
             address = forks.stdout.readline().strip()
-            argv = [sys.executable, "-c", FORKED, address, "-f", "{connection_file}"]
-            overrides = {"argv": argv}
+            overrides = {"argv": [*command, address, "-f", "{connection_file}"]}
         write_kernel_spec(folder / "kernels" / "python3", overrides)
         patch = stack.enter_context(pytest.MonkeyPatch.context())
         patch.setenv("JUPYTER_PATH", str(folder))  # searched before all other places
