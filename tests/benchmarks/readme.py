@@ -72,7 +72,6 @@ PICTURES = {
 """The cell whose first picture is the thumbnail of a notebook, and the part of it that is shown."""
 CHANGED = (
     "01_cifar10_simple_cnn.json",
-    "lattice_learning.json",
     "gpu.json",
     "gpu_compiled.json",
     "gpu_graphs.json",
