@@ -1,5 +1,7 @@
 # Needs python3 (3.11 or newer), make and git; everything else goes into .venv.
 PYTHON ?= python3
+# what one process compiles, the next ones find
+unexport PYTHONDONTWRITEBYTECODE
 BIN := .venv/bin
 READY := .venv/.ready
 # tests two at a time, a thread each; of test-full, then those that want the machine for themselves
