@@ -61,7 +61,7 @@ lint: $(READY) ## ruff and mypy
 
 clean: ## remove caches and executed notebooks; keeps .venv, data/ and runs/
 	@rm -rf .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist docs/generated out
-	@find astkit notebooks tests \( -name __pycache__ -o -name .ipynb_checkpoints \) -prune -exec rm -rf {} +
+	@find astkit docs notebooks tests \( -name __pycache__ -o -name .ipynb_checkpoints \) -prune -exec rm -rf {} +
 
 # The stamp makes a second call start at once; a newer pyproject.toml sets up again.
 $(READY): pyproject.toml
