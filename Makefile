@@ -1,5 +1,7 @@
 # Needs python3 (3.11 or newer), make and git; everything else goes into .venv.
 PYTHON ?= python3
+# what one process compiles, the next ones find
+unexport PYTHONDONTWRITEBYTECODE
 BIN := .venv/bin
 READY := .venv/.ready
 # tests two at a time, a thread each; of test-full, then those that want the machine for themselves
@@ -59,7 +61,7 @@ lint: $(READY) ## ruff and mypy
 
 clean: ## remove caches and executed notebooks; keeps .venv, data/ and runs/
 	@rm -rf .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist docs/generated out
-	@find astkit notebooks tests \( -name __pycache__ -o -name .ipynb_checkpoints \) -prune -exec rm -rf {} +
+	@find astkit docs notebooks tests \( -name __pycache__ -o -name .ipynb_checkpoints \) -prune -exec rm -rf {} +
 
 # The stamp makes a second call start at once; a newer pyproject.toml sets up again.
 $(READY): pyproject.toml
