@@ -53,10 +53,12 @@ def wait() -> Connection:
 
 def shorten() -> None:
     from astkit.aim import estimators, policy, proxies, ratio
+    from astkit.comparison import training
 
     proxies.TREES |= {"max_iter": 3}
     estimators.TREES |= {"max_bins": 8, "max_iter": 10}
     ratio.FOLDS = 2
+    training.POINTS = 3
     weigh, found = policy._weights_and_forecast, {}
 
     def weigh_once(pair: Any, *rest: Any) -> Any:
