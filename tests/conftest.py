@@ -29,6 +29,9 @@ LONGEST = (
     "widgets/test_dashboard.py",
 )
 
+# jsonschema, which nbformat imports, spends a second on this grammar of addresses, if it is there
+sys.modules.setdefault("rfc3987_syntax", None)
+
 # on a busy machine an example may take longer than hypothesis allows; test-full draws new ones
 hypothesis.settings.register_profile("same examples", deadline=None, derandomize=True)
 hypothesis.settings.register_profile("new examples", deadline=None)
