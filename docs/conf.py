@@ -35,6 +35,7 @@ include_patterns = [
 exclude_patterns = [
     ".*",
     "astkit",
+    "benchmarks",
     "tests",
     "out",
     "runs",

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from sphinx.ext.autodoc.mock import mock
 
 from astkit.names import PUBLIC, REGISTRIES, resolve
-from tests.benchmarks.bench import one_line, summary
+from benchmarks.bench import one_line, summary
 
 ROOT = Path(__file__).resolve().parents[1]
 USES = {

@@ -21,10 +21,10 @@ from astkit.files import read_json
 from astkit.names import REGISTRIES, resolve
 from astkit.widgets import LiveBoard
 from astkit.widgets.style import animation
-from tests.benchmarks import policies as policies_page
-from tests.benchmarks import policy_tables
-from tests.benchmarks.bench import markdown
-from tests.benchmarks.gain import parsed
+from benchmarks import policies as policies_page
+from benchmarks import policy_tables
+from benchmarks.bench import markdown
+from benchmarks.gain import parsed
 
 ROOT = Path(__file__).resolve().parents[1]
 ROOT_PAGES = ["CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"]
@@ -54,7 +54,7 @@ PAGE = "/docs/policies.md"
 GAINS = """Gains at equal FLOPs with 95 % intervals, and as a share of what an oracle
 gains, which knows the rows that are right and relevant:"""
 NOT_MEASURED = (
-    "Not measured yet: `python -m tests.benchmarks.policies` measures it.\n"
+    "Not measured yet: `python -m benchmarks.policies` measures it.\n"
 )
 CARD = {
     "Source": "source",

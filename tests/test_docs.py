@@ -35,7 +35,7 @@ from astkit.names import PUBLIC, REGISTRIES
 from astkit.profiling import EnergyMeter
 from astkit.systems.lattice.model import LatticeConfig
 from astkit.widgets import LiveBoard, plots
-from tests.benchmarks import policies
+from benchmarks import policies
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -272,7 +272,7 @@ def test_the_launch_links_are_those_of_the_fork(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_every_measured_table_has_its_command() -> None:
-    known = {f"tests.benchmarks.{path.stem}" for path in (ROOT / "tests/benchmarks").glob("*.py")}
+    known = {f"benchmarks.{path.stem}" for path in (ROOT / "benchmarks").glob("*.py")}
     wrong = []
     for path in DOCS.glob("*.md"):
         text = path.read_text("utf-8")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from astkit.cli import main
-from tests.benchmarks.natural_shifts import PACKAGES
+from benchmarks.natural_shifts import PACKAGES
 
 FILES = [
     ("bokeh_sampledata/_data/titanic_all.csv", "survived", "2 classes", 1313, 4),

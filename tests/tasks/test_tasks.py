@@ -24,7 +24,7 @@ from astkit.datasets.facts import class_labels
 from astkit.tasks import series, sound, task, text
 from astkit.tasks.language import LENGTH, language
 
-RESULTS = Path(astkit.__file__).parents[1] / "tests" / "benchmarks" / "tasks.json"
+RESULTS = Path(astkit.__file__).parents[1] / "benchmarks" / "tasks.json"
 CLASSES = {"series": 4, "sound": 6, "text": 3}
 NAMES = ("series", "sound", "text", "language")
 TASKS = {name: task(name) for name in NAMES}

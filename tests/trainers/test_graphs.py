@@ -1,6 +1,6 @@
 """Sizes, fallbacks and results of recorded steps, with graphs that only repeat Python calls.
 
-These show no more than that: whether a GPU can record a step is for `tests.benchmarks.gpu_graphs`.
+These show no more than that: whether a GPU can record a step is for `benchmarks.gpu_graphs`.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ from astkit.trainers import (
     Trainer,
 )
 from astkit.trainers.metrics_file import read_metrics
-from tests.benchmarks import bench
+from benchmarks import bench
 from tests.trainers.states import Hardest, outcome, same, timeless
 
 RESULTS = bench.HERE / "kills.json"
