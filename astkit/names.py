@@ -93,10 +93,6 @@ REGISTRIES: dict[str, dict[str, str]] = {
         "digits": "astkit.tasks.images:digits",
         "cifar10": "astkit.tasks.images:cifar10",
         "fashion_mnist": "astkit.tasks.images:fashion_mnist",
-        "language": "astkit.tasks.language:language",
-        "text": "astkit.tasks.text:text",
-        "series": "astkit.tasks.series:oscillations",
-        "sound": "astkit.tasks.sound:sound",
     },
     "dataset": {
         "bikes": "astkit.datasets.sources:load_bikes",

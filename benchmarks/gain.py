@@ -47,7 +47,7 @@ from astkit.datasets.conditions import Condition, condition
 from astkit.files import write_atomic
 from astkit.gating.losses import cross_entropy_rows
 from astkit.stamp import stamp
-from astkit.tasks.language import GPT
+from benchmarks.builders import GPT
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "notebooks" / "results" / "06_gain.json"
