@@ -79,14 +79,7 @@ REGISTRIES: dict[str, dict[str, str]] = {
     "condition": {
         "clean": "astkit.datasets.conditions:clean",
         "wrong_labels": "astkit.datasets.conditions:wrong_labels",
-        "duplicates": "astkit.datasets.conditions:duplicates",
         "long_tail": "astkit.datasets.conditions:long_tail",
-        "small": "astkit.datasets.conditions:small",
-        "open_set": "astkit.datasets.conditions:open_set",
-        "other_domain": "astkit.datasets.conditions:other_domain",
-        "web": "astkit.datasets.conditions:web",
-        "human_labels": "astkit.datasets.conditions:human_labels",
-        "irrelevant_text": "astkit.datasets.conditions:irrelevant_text",
         "drift": "astkit.datasets.conditions:drift",
     },
     "task": {

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import copy
 import math
+import sys
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Self
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -21,7 +24,6 @@ from torch.utils.data import TensorDataset
 from astkit import tasks
 from astkit.datasets import stratified
 from astkit.datasets.pairs import docs_pairs
-from astkit.datasets.texts import encoded
 from astkit.gating import cross_entropy_rows, row_losses
 from astkit.rng import generator, permutation
 from astkit.trainers import Budget, Metric, TrainConfig
@@ -111,6 +113,7 @@ class Block(nn.Module):
 
 # --- the next character ----------------------------------------------------------------------
 
+MOST = 256  # largest number of different characters
 LENGTH, WIDTH, DEPTH = 64, 64, 4  # characters of a sequence; sizes of the transformer
 SEQUENCES = 480  # sequences of the embedded text
 
@@ -158,6 +161,19 @@ def sequences() -> tuple[Tensor, Tensor, int]:
     x, y = (tokens[first : first + count * LENGTH].view(count, LENGTH) for first in (0, 1))
     order = permutation(count, 0, "language")
     return x[order], y[order], size
+
+
+def encoded(*texts: str) -> tuple[list[Tensor], int]:
+    """Characters of each text as int64 ``[length]``, and the number of different ones.
+
+    Of all texts together, the `MOST` - 1 most frequent characters have a number; others are 0.
+    """
+    counts = Counter("".join(texts))
+    ranked = [character for character, _ in counts.most_common(MOST - 1)]
+    number = torch.zeros(sys.maxunicode + 1, dtype=torch.int64)
+    number[[ord(character) for character in sorted(ranked)]] = torch.arange(1, len(ranked) + 1)
+    codes = (np.frombuffer(text.encode("utf-32-le"), np.uint32).astype(np.int64) for text in texts)
+    return [number[torch.from_numpy(each)] for each in codes], 1 + len(ranked)
 
 
 def character_loss(outputs: Any, targets: Any) -> Tensor:
