@@ -28,7 +28,6 @@ from astkit.gating import cross_entropy_rows, row_losses
 from astkit.rng import generator, permutation
 from astkit.trainers import Budget, Metric, TrainConfig
 
-
 Arguments = dict[str, Any]
 PARTS = ("train", "validation", "test")
 HELD = 0.15  # share of the validation rows, and of the test rows, of texts

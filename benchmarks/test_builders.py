@@ -1,4 +1,4 @@
-"""Tasks of benches: their data, their models, and a plain torch loop that reaches dense's figure."""
+"""Tasks of benches: their data, their models, and plain torch loops that reach their figures."""
 
 from __future__ import annotations
 

@@ -217,7 +217,9 @@ def test_texts_come_with_installed_packages(monkeypatch: pytest.MonkeyPatch) -> 
     assert "scikit-learn 1.9.1 (BSD 3-clause)" in one.description
     tokens, size = builders.encoded("abca", "cd")
     assert ([each.tolist() for each in tokens], size) == ([[1, 2, 3, 1], [3, 4]], 5)
-    assert builders.encoded("".join(map(chr, range(300))))[0][0].unique().tolist() == list(range(256))
+    assert builders.encoded("".join(map(chr, range(300))))[0][0].unique().tolist() == list(
+        range(256)
+    )
     monkeypatch.setattr(conditions, "PROSE_SHA256", "0")
     with pytest.raises(ValueError, match=r"is from docstrings of scikit-learn 1\.9\.1 .*: install"):
         conditions.pinned_prose()

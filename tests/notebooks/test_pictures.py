@@ -3,6 +3,7 @@
 import importlib.util
 
 import numpy as np
+import pandas as pd
 from matplotlib.colors import to_hex
 
 from astkit.widgets.style import SOFT, line
@@ -21,7 +22,7 @@ def test_shares_have_a_row_for_each_condition_and_the_possible_gain_beside_it():
         {"policy": "oracle", **undefined, "gain": 5.0},
     ]
     table = [{"condition": "drift", "unit": "points", "n": 5, **row} for row in rows]
-    figure = pictures.shares(table)
+    figure = pictures.shares(pd.DataFrame(table))
     axis = figure.axes[0]
     assert [label.get_text() for label in axis.get_yticklabels()] == ["drift"]
     right = axis.child_axes[0]
@@ -36,7 +37,7 @@ def test_gains_have_a_row_each_with_its_interval_and_words():
         {"condition": "flights", "gain": -0.04, "gain_low": -1.0, "gain_high": 1.0, "both": 0.0},
         {"condition": "late flights", "gain": 0, "gain_low": np.nan, "gain_high": np.nan},
     ]
-    (axis,) = pictures.gains([{**row, "unit": "%"} for row in table]).axes
+    (axis,) = pictures.gains(pd.DataFrame(table).assign(unit="%")).axes
     assert [label.get_text() for label in axis.get_yticklabels()] == [
         "bikes",
         "flights",
@@ -53,7 +54,7 @@ def test_a_forecast_that_came_true_lies_on_the_diagonal():
     gains = {"gain": 4.0, "gain_low": 3.0, "gain_high": 6.0}
     table = [{"condition": "drift", "forecast": 4.0, "forecast_error": 1.0, **gains}]
     table[0]["kind"] = "tables"
-    axis = pictures.forecasts(table).axes[0]
+    axis = pictures.forecasts(pd.DataFrame(table)).axes[0]
     point, (horizontal, vertical) = axis.containers[0].lines[0], axis.containers[0].lines[2]
     assert point.get_xydata().tolist() == [[4.0, 4.0]]
     assert horizontal.get_segments()[0][:, 0].tolist() == [3.0, 5.0]  # two standard errors
