@@ -43,11 +43,12 @@ from astkit.aim import policy as aim
 from astkit.comparison.training import Method, Task, train_method
 from astkit.datasets import Images, Loader, load, open_mapped, write_mapped
 from astkit.datasets.batch import Batch
-from astkit.datasets.conditions import Condition, condition
+from astkit.datasets.conditions import Condition
 from astkit.files import write_atomic
 from astkit.gating.losses import cross_entropy_rows
 from astkit.stamp import stamp
-from astkit.tasks.language import GPT
+from benchmarks.builders import GPT
+from benchmarks.conditions import condition
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "notebooks" / "results" / "06_gain.json"
