@@ -223,7 +223,7 @@ def test_the_model_is_not_asked_where_that_takes_more_than_a_twentieth_of_the_ru
 
     def features(rows: Tensor, of: str) -> Tensor:
         calls.append(of)
-        return torch.stack([rng.uniform(rows, each, of) for each in (0, 1)], 1)
+        return torch.stack([rng.uniform(rows, each, int(of == "data")) for each in (0, 1)], 1)
 
     run = run_info(noise(N), noise(M, 1), 0, 3, features=features)
     policy = Aim()
@@ -249,7 +249,7 @@ def test_the_model_is_asked_about_the_rows_that_are_drawn(
     def features(rows: Tensor, of: str) -> Tensor:
         asked.append(len(rows))
         other = (rows % 8 // 2 == 2).float() * (of == "data")
-        noise = [rng.uniform(rows, each, len(of)) for each in (0, 1)]
+        noise = [rng.uniform(rows, each, int(of == "data")) for each in (0, 1)]
         return torch.stack([left * other + noise[0], noise[1]], 1)
 
     policy = Aim()
@@ -297,7 +297,7 @@ def test_rows_that_the_model_is_asked_about_are_distinct_and_not_learnt_yet(
 
     def features(rows: Tensor, of: str) -> Tensor:
         asked.extend([rows] if of == "data" else [])
-        return torch.stack([rng.uniform(rows, each, of) for each in (0, 1)], 1)
+        return torch.stack([rng.uniform(rows, each, int(of == "data")) for each in (0, 1)], 1)
 
     policy, learnt = Aim(), []
     for part in range(4):
