@@ -91,7 +91,7 @@ MODULES = (
     "system",
     "systems.automaton.tasks",
     "tasks",
-    "tasks.files",
+    "tasks.images",
 )
 """Modules that texts mention."""
 
