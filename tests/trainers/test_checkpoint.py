@@ -67,7 +67,8 @@ def left(trainer: Trainer) -> dict[str, Any]:
     ledger = {key: state["ledger"][key] for key in ("samples", "flops", "flops_dense")}
     weights = {name: value.tolist() for name, value in trainer.model.state_dict().items()}
     (kept,) = [each.kept for each in trainer.reports.observers if isinstance(each, Records)]
-    return {"weights": weights, "ledger": ledger, "policy": state["policy"], "records": timeless(kept)}
+    records = timeless(kept)
+    return {"weights": weights, "ledger": ledger, "policy": state["policy"], "records": records}
 
 
 def names(folder: Path) -> list[str]:
