@@ -93,7 +93,7 @@ MODULES = (
     "system",
     "systems.automaton.tasks",
     "tasks",
-    "tasks.files",
+    "tasks.images",
 )
 """Modules that texts mention."""
 
