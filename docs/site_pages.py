@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import copy
 import io
 import json
 import re
@@ -19,8 +18,6 @@ from astkit.comparison import verdict
 from astkit.comparison.statistics import DENSE
 from astkit.files import read_json
 from astkit.names import REGISTRIES, resolve
-from astkit.widgets import LiveBoard
-from astkit.widgets.style import animation
 from benchmarks import policies as policies_page
 from benchmarks import policy_tables
 from benchmarks.bench import markdown
@@ -212,25 +209,6 @@ def gallery() -> dict[str, bytes]:
             )
         lines += [":::", ""] if pictures else []
     return {**files, "gallery.md": "\n".join(lines).encode()}
-
-
-def film(board: LiveBoard, frames: int = 12, fps: int = 2) -> bytes:
-    """A recorded run as an animated PNG: the board after equal shares of its steps."""
-    last = max(
-        (step for points in board.series.values() for step, _ in points),
-        default=0,
-    )
-    pictures = []
-    for number in range(1, frames + 1):
-        step, part = last * number / frames, copy.copy(board)
-        part.series = {
-            k: [p for p in points if p[0] <= step]
-            for k, points in board.series.items()
-        }
-        part.events = [event for event in board.events if event[0] <= step]
-        part.cloud = [batch for batch in board.cloud if batch[0] <= step]
-        pictures.append(part.picture())
-    return animation(pictures, fps, dpi=64)
 
 
 def thumbnail(picture: bytes) -> bytes:

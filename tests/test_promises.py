@@ -15,9 +15,10 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset
 
 from astkit import Gate, TrainConfig, Trainer, distributed
+from tests import build
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 CLASSES = (torch.Tensor, nn.Module, nn.Linear, nn.LayerNorm, DataLoader, Dataset)
@@ -35,18 +36,11 @@ def test_every_promise_names_tests_that_exist() -> None:
             assert f"\ndef {name}(" in (DOCS / file).read_text("utf-8"), name
 
 
-def rows(count: int, seed: int) -> TensorDataset:
-    random = torch.Generator().manual_seed(seed)
-    x = torch.randn(count, 4, generator=random)
-    return TensorDataset(x, (x.sum(1) > 0).long())
-
-
 def trained(policy: Any) -> Trainer:
     """A run on data whose validation rows follow the same law."""
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 2))
-    options: dict[str, Any] = {"epochs": 2, "batch_size": 50, "device": "cpu"}
-    trainer = Trainer(model, rows(900, 1), rows(240, 2), policy=policy, **options)
+    model = build.network(4, 2, 8, nn.LayerNorm(8), nn.ReLU())
+    data = build.rows(900, classes=2), build.rows(240, classes=2, seed=1)
+    trainer: Trainer = build.trainer(model, *data, policy=policy, batch_size=50)
     trainer.run()
     return trainer
 
@@ -80,10 +74,8 @@ POLICIES = st.sampled_from([None, "gate", "infobatch", "cached_loss"])
 
 def small(count: int, size: int, policy: Any = None, width: int = 8, **options: Any) -> Trainer:
     """A run of two epochs on ``count`` rows, in batches of ``size``."""
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(4, width), nn.ReLU(), nn.Linear(width, 2))
-    options = {"data": rows(count, 1), "epochs": 2, "batch_size": size, "device": "cpu", **options}
-    return Trainer(model, options.pop("data"), policy=policy, **options)
+    options = {"train": build.rows(count, classes=2), "batch_size": size, **options}
+    return build.trainer(build.network(4, 2, width), policy=policy, **options)
 
 
 @settings(max_examples=10)
@@ -149,9 +141,9 @@ def test_processes_share_all_rows_evenly(rows: int, world: int) -> None:
 def test_a_row_that_is_not_finite_stops_the_run_before_weights_change(
     place: int, value: float, policy: str | None, size: int
 ) -> None:
-    data = rows(40, 1)
+    data = build.rows(40, classes=2)
     data.tensors[0][place, 1] = value
-    trainer = small(40, size, policy, data=data)
+    trainer = small(40, size, policy, train=data)
     seen = [weights(trainer)]
     with pytest.raises(FloatingPointError):
         seen += (weights(trainer) for _ in trainer.steps())

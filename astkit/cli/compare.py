@@ -39,7 +39,6 @@ def add_compare(commands: Any) -> None:
     task.add_argument("--images", type=Path, metavar="FOLDER", help=images)
     table = "a table, CSV or parquet; needs --label"
     task.add_argument("--csv", type=Path, metavar="FILE", help=table)
-    task.add_argument("--text", type=Path, metavar="FILE", help="predict the next character")
     _add_reading(command.add_argument_group("how --csv is read"))
     command.add_argument("--size", type=int, default=32, help="pixels a side of --images (32)")
     command.add_argument(
@@ -97,7 +96,8 @@ def run_compare(options: argparse.Namespace) -> None:
 
 def _task(options: argparse.Namespace) -> dict[str, Any]:
     """The arguments of `compare` that define model and data."""
-    from astkit.tasks import files, task
+    from astkit.tasks import task
+    from astkit.tasks.images import folder
 
     reading = {name: getattr(options, name) for name in READING}
     if options.csv is not None:
@@ -109,9 +109,7 @@ def _task(options: argparse.Namespace) -> dict[str, Any]:
             option = f"--{name.replace('_', '-')}"
             raise ValueError(f"{option} is of a table: give --csv too, or leave it out")
     if options.images is not None:
-        return files.folder(options.images, options.size)
-    if options.text is not None:
-        return task("language", path=options.text)
+        return folder(options.images, options.size)
     return task(options.dataset)
 
 

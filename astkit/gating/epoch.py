@@ -204,9 +204,7 @@ class PolicySampler(Sampler[int]):
     """Yields the rows planned by ``policy``; one iteration is an epoch.
 
     Batches prefetched by workers keep the weights of the plan they were drawn from. Between two
-    iterations ``policy.state_dict()`` is the whole state; within one, save ``iteration()`` as well
-    and pass it to ``resume``: the next iteration continues after the last row passed to
-    ``policy.mean`` or ``policy(...)``.
+    iterations ``policy.state_dict()`` is the whole state.
 
     With several processes, each plans the same rounds and yields every W-th of their rows. The last
     rows of an iteration, fewer than W, that do not divide by W are left out.
@@ -244,12 +242,10 @@ class PolicySampler(Sampler[int]):
         self.progress: Callable[[], float] | None = None
         self._learns = learns
         self._length = policy.expected_rows(self.epoch.draws) // distributed.world()
-        self._interrupted: dict[str, Any] | None = None
         self._start()
 
     def _start(self) -> None:
         self.epoch.start(max(0, self.policy.begun - 1))
-        self._done = 0  # rows of all processes trained on before an interruption
         self._share()
 
     def _share(self) -> None:
@@ -260,34 +256,6 @@ class PolicySampler(Sampler[int]):
         self._rows, self._scale = self.epoch.rows[mine], self.epoch.scale[mine]
         if not self.epoch.planned:
             self._next = 0  # the first row after the latest batch
-
-    def iteration(self) -> dict[str, Any]:
-        """State of the current iteration: its rounds, and the rows of all processes that are left.
-
-        With several processes, each must call it.
-        """
-        if self._interrupted is not None:  # restored, and not continued yet
-            return self._interrupted
-        drawn = self._next * distributed.world()
-        plan = self.epoch.state_dict()
-        rows, scale = self.epoch.rows[drawn:], self.epoch.scale[drawn:]
-        return {
-            "samples": self.epoch.samples,
-            "plan": {**plan, "rows": rows, "scale": scale},
-            "done": self._done + drawn,
-        }
-
-    def resume(self, state: dict[str, Any] | None) -> None:
-        """Let the next iteration continue the one whose ``iteration()`` is given.
-
-        Raises ``ValueError`` for one of another number of rows.
-        """
-        if state is not None and state["samples"] != self.epoch.samples:
-            raise ValueError(
-                f"the epoch to resume has {state['samples']} rows to select from, but data has"
-                f" {self.epoch.samples}: pass the data set of the interrupted run"
-            )
-        self._interrupted = state
 
     def __len__(self) -> int:
         """Rows of the latest complete epoch, in this process; before that, the policy's estimate.
@@ -300,29 +268,21 @@ class PolicySampler(Sampler[int]):
 
     def __iter__(self) -> Iterator[int]:
         policy = self.policy
-        state, self._interrupted = self._interrupted, None
         policy.exchange()
-        if state is None:
-            if self.progress is None and policy.begun >= self.epochs:
-                warn(
-                    f"{type(policy).__name__} has completed its {self.epochs:g} epochs, so its"
-                    " schedule stays at the final value: raise epochs"
-                )
-            learns = self._learns or bool((self.epoch.scale != 1).any())
-            if len(self._rows) and not self._next and learns:
-                warn(
-                    f"no batch of the last epoch of {type(policy).__name__} was passed to"
-                    " policy.mean, so it learns nothing and weighs no row: train with"
-                    " policy.mean(losses, index)"
-                )
-            policy.begun += 1
-            self._start()
-        else:
-            self._start()
-            self.epoch.load_state_dict(state["plan"])
-            self._done = state["done"]
-            self._share()
-            yield from _numbers(self._rows)
+        if self.progress is None and policy.begun >= self.epochs:
+            warn(
+                f"{type(policy).__name__} has completed its {self.epochs:g} epochs, so its"
+                " schedule stays at the final value: raise epochs"
+            )
+        learns = self._learns or bool((self.epoch.scale != 1).any())
+        if len(self._rows) and not self._next and learns:
+            warn(
+                f"no batch of the last epoch of {type(policy).__name__} was passed to"
+                " policy.mean, so it learns nothing and weighs no row: train with"
+                " policy.mean(losses, index)"
+            )
+        policy.begun += 1
+        self._start()
         order = rng.permutation(self.epoch.draws, policy.seed, "order", self.epoch.number)
         while not self.epoch.complete:
             policy.exchange()
@@ -332,12 +292,12 @@ class PolicySampler(Sampler[int]):
             before = len(self._rows)
             self._share()
             yield from _numbers(self._rows[before:])
-        self._length = self._done // distributed.world() + len(self._rows)
+        self._length = len(self._rows)
 
     def over(self, size: int) -> bool:
         """Whether fewer than ``size`` rows of this iteration were not trained on yet."""
         left = len(self._rows) - self._next
-        return self._interrupted is None and self.epoch.complete and left < size
+        return self.epoch.complete and left < size
 
     def scale_of(self, index: Tensor) -> Tensor:
         """Factors of the losses of a drawn batch in their mean, ``[rows]``; once per batch.

@@ -8,7 +8,7 @@ from astkit.profiling.energy import EnergyCounter, EnergyMeter
 from astkit.widgets import LiveBoard, board
 from astkit.widgets.board import BATCHES, POINTS
 from astkit.widgets.style import SELECTED, SKIPPED
-from tests.widgets.small import STEPS, small_trainer
+from tests import build
 
 
 def feed(live, steps, **metrics):
@@ -26,7 +26,7 @@ def drawn(live):
 
 def shown(**options):
     live = LiveBoard()
-    trainer = small_trainer(**options)
+    trainer = build.gated(**options)
     trainer.reports.add(live)
     return live, trainer
 
@@ -97,7 +97,7 @@ def test_joules_are_a_line_on_an_axis_of_their_own_where_a_counter_rises():
     trainer.run()
     steps, joules = np.transpose(live.series["joules"])
     assert (np.diff(joules) > 0).all()
-    assert steps[-1] == STEPS
+    assert steps[-1] == trainer.step
     axes, said = drawn(live)
     assert axes[""].get_ylabel() == "joules"
     assert axes[""].lines[0].get_ydata() == pytest.approx(joules)

@@ -12,12 +12,14 @@ import torch
 
 from astkit.trainers import Checkpoints
 from astkit.widgets import Dashboard, Run, frontend, screen
-from tests.widgets.small import STEPS, small_trainer
+from tests import build
+
+STEPS = 24
 
 
 @pytest.fixture
 def trainer():
-    return small_trainer()
+    return build.gated()
 
 
 def check(run, status, steps=range(1, STEPS + 1)):
@@ -134,7 +136,7 @@ def test_a_run_is_that_of_its_trainer(trainer, tmp_path):
     record = json.loads((tmp_path / "run.json").read_text())
     assert record["steered"] is True
     assert record["events"] == [{"step": 0, "name": "rate", "value": 0.4}]
-    alone = small_trainer()
+    alone = build.gated()
     alone.steer("rate", 0.4)
     losses = [[step["loss"] for step in steps] for steps in (record["steps"], alone.run().steps)]
     assert losses[0] == losses[1]
@@ -158,7 +160,7 @@ def test_without_a_front_end_start_blocks_and_ends_in_a_picture(notebook, traine
 
     check(asyncio.run(cell()), "finished", [STEPS])
     assert set(notebook.output.kinds) == {"picture"}
-    assert "finished after 33 batches · rate 0.3 · controller log_integral" in (
+    assert f"finished after {STEPS} batches · rate 0.3 · controller log_integral" in (
         notebook.output.caption
     )
 
@@ -181,7 +183,7 @@ def test_it_trains_between_cells_in_one_thread_and_touches_no_generator(notebook
 
     check(started(notebook, trainer, use), "finished", [STEPS])
     assert not any(notebook.events.heard.values())
-    alone = small_trainer()
+    alone = build.gated()
     assert [s["loss"] for s in alone.run().steps] == [s["loss"] for s in trainer.history.steps]
 
 
@@ -254,9 +256,9 @@ def test_a_second_start_of_a_running_trainer_is_one_sentence(notebook, trainer):
 
 
 def test_a_trainer_may_be_started_again_and_goes_on_with_its_board():
-    live, trainer = Dashboard(live=False), small_trainer()
+    live, trainer = Dashboard(live=False), build.gated()
     boards = []
-    for each in (trainer, trainer, small_trainer()):
+    for each in (trainer, trainer, build.gated()):
         live.run(each)
         boards.append(live.board)
     assert boards[0] is boards[1] is not boards[2]
@@ -312,10 +314,10 @@ def test_an_interrupt_in_a_cell_is_raised_when_the_state_is_saved(tmp_path):
     options = {"checkpoints": Checkpoints(tmp_path, every=1000), "observers": [Interrupting()]}
     live = Dashboard()
     with pytest.raises(KeyboardInterrupt):
-        live.run(small_trainer(**options))
+        live.run(build.gated(**options))
     check(live.last, "interrupted", range(5, STEPS))
     options["observers"] = []
-    assert small_trainer(**options, resume=True).step == live.last.trainer.step
+    assert build.gated(**options, resume=True).step == live.last.trainer.step
 
 
 class Broken:
@@ -347,7 +349,7 @@ def test_an_error_is_shown_and_raised_by_await_and_the_record_is_kept(notebook, 
     assert len(run.record()["steps"]) == (STEPS if closing else 6)
     assert "OSError: disk full" in notebook.output.caption
     with pytest.raises(OSError, match="disk full"):
-        Dashboard().run(small_trainer(observers=[Broken(closing)]))
+        Dashboard().run(build.gated(observers=[Broken(closing)]))
 
 
 @pytest.mark.parametrize(("installed", "late"), [(False, False), (True, False), (True, True)])
