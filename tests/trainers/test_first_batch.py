@@ -445,7 +445,7 @@ def test_policies_with_a_memory_need_the_index() -> None:
         run.evaluate(data)  # which needs none
         run.run()
 
-    for policy in ("infobatch", "bls"):
+    for policy in ("infobatch", "cached_loss"):
         train(policy, Loader(DATA, 8))
         with pytest.raises(ValueError, match=r"pass the data set (itself|instead)"):
             train(policy, DataLoader(DATA, 8, shuffle=True))
