@@ -71,8 +71,6 @@ TYPES = (
     "gating.policies.last_loss.LastLoss",
     "integrations.huggingface.PolicyTrainer",
     "integrations.huggingface.causal_losses",
-    "integrations.restore",
-    "integrations.saved",
     "profiling.energy.EnergyCounter",
     "profiling.timing.Ratio",
     "systems.lattice.model.FlowStats",

@@ -7,7 +7,10 @@ import asyncio
 import re
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
+from PIL import Image
 
 from tests import smaller
 
@@ -74,6 +77,40 @@ def test_a_block_with_an_extra_runs(
     setting = next(block for needs, block in blocks(PAGES[path]) if not needs)
     for source in (setting, block):
         exec(compile(source, path.name, "exec"), names)
+
+
+def test_weights_of_files_follow_the_target(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    draw = np.random.default_rng(0)
+    for name, rows, like in (("pool", 600, 300), ("recent", 150, 150)):
+        sign = np.where(np.arange(rows) < rows - like, -1, 1)  # another law in the first rows
+        size, noise = draw.normal(size=(2, rows))
+        price = pd.Series(sign * size + 0.1 * noise).where(np.arange(rows) != 3)
+        pd.DataFrame({"size": size, "price": price}).to_csv(f"{name}.csv", index=False)
+    for name, count in (("crawl", 600), ("mine", 150)):
+        kinds = ["b" if name == "mine" or row % 2 else "a" for row in range(count)]
+        words = [" ".join(f"{kind}{each}" for each in draw.integers(50, size=8)) for kind in kinds]
+        pd.DataFrame({"text": words}).to_json(f"{name}.jsonl", orient="records", lines=True)
+    for folder, count in (("photos", 240), ("mine", 110)):
+        for number in range(count):
+            kind = "dark" if folder == "mine" or number % 2 else "light"
+            pixels = draw.integers(0, 60, (8, 8, 3)) + 150 * (kind == "light")
+            Path(folder, kind).mkdir(parents=True, exist_ok=True)
+            Image.fromarray(pixels.astype(np.uint8)).save(f"{folder}/{kind}/{number}.png")
+    of_table, of_texts, of_images = (
+        block for needs, block in blocks(PAGES[ROOT / "docs" / "choose.md"]) if needs == "files"
+    )
+    names: dict[str, Any] = {}
+    exec(of_table, names)
+    weights = names["pool"]["weight"]
+    assert weights.isna().tolist() == [row == 3 for row in range(600)]
+    assert weights[300:].sum() > 0.75 * 600
+    exec(of_texts, names)
+    assert names["chosen"]["text"].str.startswith("b").mean() > 0.9
+    exec(of_images, names)
+    assert np.mean([path.parent.name == "dark" for path in names["chosen"]]) > 0.8
 
 
 def test_readme_runs_from_top_to_bottom(

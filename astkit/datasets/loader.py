@@ -72,7 +72,7 @@ class BatchSource(Protocol):
     """Data interface of the training loop.
 
     A source that supports an ``order`` of rows also has ``order(epoch)``, the rows of an epoch, and
-    takes ``occurrence`` in ``batches``.
+    takes ``start`` and ``occurrence`` in ``batches``.
     """
 
     @property
@@ -82,8 +82,8 @@ class BatchSource(Protocol):
     def __len__(self) -> int:
         """Batches in a full pass; raises ``TypeError`` if unknown."""
 
-    def batches(self, epoch: int, order: Tensor | None = None, start: int = 0) -> Iterator[Batch]:
-        """Batches of an epoch over rows ``order``, skipping the first ``start``."""
+    def batches(self, epoch: int, order: Tensor | None = None) -> Iterator[Batch]:
+        """Batches of an epoch over rows ``order``."""
 
 
 class Loader:

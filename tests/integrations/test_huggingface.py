@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -197,52 +198,77 @@ def test_the_loss_is_the_models_own(
     assert_same(model, twin)
 
 
-@pytest.mark.parametrize("step", [3, 6, 7, 11])
-@pytest.mark.parametrize("name", [*POLICIES, "gate"])
-def test_a_resumed_run_equals_the_uninterrupted_one(name: str, step: int, tmp_path: Path) -> None:
-    def make(folder: Path, **options: Any) -> Any:
-        policy = Gate(0.5) if name == "gate" else POLICIES[name]()
-        options |= {"num_train_epochs": 3, "gradient_accumulation_steps": 2}
-        model = language_model("gpt2", dropout=0.1)
-        return trainer_of(policy, folder, model, texts(padded=True), **options)
+def resumable(folder: Path, policy: Any, **options: Any) -> Any:
+    """A trainer of three epochs in steps of two batches, with dropout."""
+    options |= {"num_train_epochs": 3, "gradient_accumulation_steps": 2}
+    model = language_model("gpt2", dropout=0.1)
+    return trainer_of(policy, folder, model, texts(padded=True), **options)
 
-    whole = make(tmp_path, save_strategy="steps", save_steps=step)
+
+@pytest.mark.parametrize(("name", "step"), [("dense", 4), ("random", 2), ("gate", 3), ("gate", 6)])
+def test_a_resumed_run_equals_the_uninterrupted_one(name: str, step: int, tmp_path: Path) -> None:
+    """At the end of an epoch of the policy; a gate has none."""
+    make: Any = POLICIES.get(name, lambda: Gate(0.5))
+    whole = resumable(tmp_path, make(), save_strategy="steps", save_steps=step)
     whole.train()
-    if whole.state.max_steps < step:
-        pytest.skip("the run is shorter")
-    later = make(tmp_path)
-    later.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{step}"))
+    later = resumable(tmp_path, make())
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "checkpoint-")
+        later.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{step}"))
     assert later.state.global_step == whole.state.global_step
     assert later.state.epoch == whole.state.epoch
     assert_same(later.model, whole.model, atol=0)
 
 
-def test_a_second_run_into_a_folder_is_resumed_from_its_own_checkpoint(tmp_path: Path) -> None:
-    saving = {"max_steps": 2, "save_strategy": "steps", "save_steps": 1}
-    for seed in range(2):
-        policy = Gate(0.5, seed=seed)
-        trainer = trainer_of(policy, tmp_path, language_model(), texts(padded=True), **saving)
-        trainer.train()
-    trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
-    assert trainer.resumed_step == 1
-    trainer.train()
-    assert trainer.resumed_step == 0
+@pytest.mark.parametrize("name", POLICIES)
+def test_within_an_epoch_its_rows_may_come_twice_and_a_resumed_run_says_so(
+    name: str, tmp_path: Path
+) -> None:
+    def rows_of_run(trainer: Any, **resuming: Any) -> list[tuple[int, int]]:
+        """Epoch of the policy and number of each row that is trained on."""
+        seen: list[tuple[int, int]] = []
+        own = trainer.compute_loss
+
+        def noting(model: Any, inputs: Any, *rest: Any, **options: Any) -> Any:
+            rows = inputs["astkit_index"].tolist()
+            seen.extend((trainer.policy.begun, row) for row in rows)
+            return own(model, inputs, *rest, **options)
+
+        trainer.compute_loss = noting
+        trainer.train(**resuming)
+        return seen
+
+    saving = {"save_strategy": "steps", "save_steps": 1, "max_steps": 12}
+    whole = rows_of_run(resumable(tmp_path, POLICIES[name](), **saving))
+    later = resumable(tmp_path, POLICIES[name](), max_steps=12)
+    with pytest.warns(UserWarning, match="checkpoint-1 lies within an epoch .* begins again: rows"):
+        again = rows_of_run(later, resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
+    assert later.state.global_step == 12
+    assert again[: 2 * BATCH] == whole[: 2 * BATCH]
 
 
-@pytest.mark.parametrize(
-    ("policy", "rows", "words"),
-    [
-        (RandomSubset(0.4), N, r"other settings \(rate was 0.5 and is 0.4\)"),
-        (RandomSubset(0.5), N - 1, f"epoch to resume has {N} rows .* but data has {N - 1}: pass"),
-    ],
-)
-def test_another_run_is_not_resumed(policy: Any, rows: int, words: str, tmp_path: Path) -> None:
+def test_another_policy_is_not_resumed(tmp_path: Path) -> None:
     saving = {"max_steps": 1, "save_strategy": "steps", "save_steps": 1}
     data = texts(padded=True)
     trainer_of(RandomSubset(0.5), tmp_path, language_model(), data, **saving).train()
-    later = trainer_of(policy, tmp_path, language_model(), texts(padded=True, count=rows))
-    with pytest.raises(ValueError, match=words):
-        later.train(resume_from_checkpoint=True)
+    for policy, words in (
+        (RandomSubset(0.4), r"other settings \(rate was 0.5 and is 0.4\): restore them"),
+        (POLICIES["infobatch"](), r"\(class was 'RandomSubset' and is 'InfoBatch', "),
+    ):
+        later = trainer_of(policy, tmp_path, language_model(), data)
+        with pytest.raises(ValueError, match=words):
+            later.train(resume_from_checkpoint=True)
+
+
+def test_what_was_steered_is_no_other_policy(tmp_path: Path) -> None:
+    saving = {"max_steps": 1, "save_strategy": "steps", "save_steps": 1}
+    first = trainer_of(Gate(0.5), tmp_path, language_model(), texts(padded=True), **saving)
+    first.policy.steer("controller", "top_k")
+    first.policy.rate = 0.25
+    first.train()
+    later = trainer_of(Gate(0.5), tmp_path, language_model(), texts(padded=True), max_steps=2)
+    later.train(resume_from_checkpoint=True)
+    assert (later.policy.rate, type(later.policy.controller).__name__) == (0.25, "TopK")
 
 
 def test_a_trial_of_a_search_keeps_its_state_in_its_own_checkpoint(tmp_path: Path) -> None:

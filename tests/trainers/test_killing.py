@@ -32,14 +32,12 @@ from astkit.stamp import stamp
 from astkit.trainers import (
     Budget,
     Checkpoints,
-    MetricsFile,
     SampleBySampleTrainer,
     TrainConfig,
     Trainer,
 )
-from astkit.trainers.metrics_file import read_metrics
 from benchmarks import bench
-from tests.trainers.states import Hardest, outcome, same, timeless
+from tests.trainers.states import Hardest, Records, outcome, same, timeless
 
 RESULTS = bench.HERE / "kills.json"
 DIGITS = load("digits")[0]
@@ -64,7 +62,7 @@ def trainer(kind: str, folder: Path) -> Trainer:
         Loader(DIGITS.subset(range(ROWS, 600)), 44, shuffle=False),
         budget=Budget(epochs=EPOCHS[kind]),
         config=TrainConfig(lr=3e-3, accumulation_steps=2),
-        observers=[MetricsFile(folder / "metrics.jsonl")],
+        observers=[Records()],
         checkpoints=Checkpoints(folder / "ckpt", every=3),
         resume=True,
         device="cpu",
@@ -101,7 +99,7 @@ def train(kind: str, folder: Path, strike: int | None = None) -> None:
         os.fsync = deadly
     run = trainer(kind, folder)
     run.run()
-    metrics = timeless(read_metrics(folder / "metrics.jsonl"))
+    metrics = timeless(run.reports.observers[1].kept)
     torch.save({**outcome(run), "metrics": metrics}, folder / "outcome.pt")
 
 
