@@ -6,6 +6,7 @@ import ast
 import asyncio
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
