@@ -30,8 +30,12 @@ COMPETITION = Path(__file__).with_name("competition.ipynb")
 LOWEST_TORCH = (2, 9)  # as in pyproject.toml
 LARGEST = 1e6  # bytes of a file that is taken along, and of a notebook on Kaggle
 TEXTS = ("astkit.datasets.pairs", "astkit.datasets.texts", "astkit.systems.lattice")
-DATA = {"bikes.csv.gz": (), "docs_pairs.jsonl.gz": TEXTS, "docs_pairs.LICENSES.txt": TEXTS}
-"""Files of the folder data, and modules that open them; `load` opens those that it is told."""
+DATA = {
+    "bikes.csv.gz": ("bikes",),
+    "docs_pairs.jsonl.gz": TEXTS,
+    "docs_pairs.LICENSES.txt": TEXTS,
+}
+"""Files of the folder data, and what code that opens them imports, or gives `load` in quotes."""
 
 _PACKAGE = Path(__file__).parents[1]
 _FOLDED = {"jupyter": {"source_hidden": True}, "_kg_hide-input": True}  # JupyterLab and Kaggle
@@ -98,7 +102,7 @@ def build_notebook(notebook: Notebook, parameters: Mapping[str, Any]) -> Noteboo
     files |= {f"beside/{name}": path for name, path in needed_files(notebook)[0].items()}
     data = carried_data(notebook, values)
     files |= {f"data/{name}": shipped(f"data/{name}") for name in data}
-    text = archive(files, systems=_imports(notebook, "astkit.systems"))
+    text = archive(files, systems=_names(_named(notebook), "astkit.systems"))
     digest = hashlib.sha256(text.encode()).hexdigest()
     values |= {n: f"astkit-{digest[:8]}/files/{n}/{path.name}" for n, path in named.items()}
     if values:
@@ -225,10 +229,9 @@ def needed_files(notebook: Notebook) -> tuple[dict[str, Path], list[Path]]:
     Those that an export takes along are in the notebook's folder and have up to `LARGEST` bytes; by
     their path from there. The others are listed.
     """
-    folder = notebook.path.parent
+    folder, named = notebook.path.parent, _named(notebook)
     taken, others = {}, []
-    imported, strings = _names(notebook)
-    for path in sorted({folder / name for name in strings} | _modules(folder, imported)):
+    for path in sorted({folder / name for name in named} | _modules(folder, named)):
         if os.path.isfile(path):
             if path.resolve().is_relative_to(folder) and path.stat().st_size <= LARGEST:
                 taken[path.resolve().relative_to(folder).as_posix()] = path
@@ -238,35 +241,31 @@ def needed_files(notebook: Notebook) -> tuple[dict[str, Path], list[Path]]:
 
 
 def carried_data(notebook: Notebook, parameters: Mapping[str, Any]) -> list[str]:
-    """Names of the `DATA` that an export takes along: of modules, or named by a string."""
+    """Names of the `DATA` that an export takes along: what opens them is named."""
     values = {**notebook.defaults, **parameters}.values()
-    strings = _names(notebook)[1] | {each for each in values if isinstance(each, str)}
-    return [
-        name
-        for name, modules in DATA.items()
-        if name.split(".")[0] in strings or any(_imports(notebook, each) for each in modules)
-    ]
+    named = _named(notebook) | {each for each in values if isinstance(each, str)}
+    return [name for name, words in DATA.items() if any(_names(named, word) for word in words)]
 
 
-def _imports(notebook: Notebook, module: str) -> bool:
-    """Whether the notebook imports ``module`` or something of it."""
-    return any(f"{each}.".startswith(f"{module}.") for each in _names(notebook)[0])
+def _names(named: set[str], word: str) -> bool:
+    """Whether ``word``, or something of the module ``word``, is ``named``."""
+    return any(f"{each}.".startswith(f"{word}.") for each in named)
 
 
-def _names(notebook: Notebook) -> tuple[set[str], set[str]]:
-    """What the code below the parameters imports, as "module.name", and its strings.
+def _named(notebook: Notebook) -> set[str]:
+    """Strings of the code below the parameters, and what it imports, as "module.name".
 
     What modules beside the notebook import is imported, too.
     """
     from astkit.runs.notebook import load_notebook
 
-    imported, strings, read = set[str](), set[str](), set[Path]()
+    named, read = set[str](), set[Path]()
     cells = load_notebook(notebook.path).cells
-    tagged = (cell for cell in cells if "parameters" not in cell.metadata.get("tags", []))
-    sources = [cell.source for cell in tagged if cell.cell_type == "code"]
+    own = (cell for cell in cells if "parameters" not in cell.metadata.get("tags", []))
+    sources = [cell.source for cell in own if cell.cell_type == "code"]
     for source in sources:
-        strings.update(re.findall(r"'([^'\n]+)'", source))
-        strings.update(re.findall(r'"([^"\n]+)"', source))
+        named.update(re.findall(r"'([^'\n]+)'", source))
+        named.update(re.findall(r'"([^"\n]+)"', source))
     for source in sources:  # it grows
         try:
             tree = ast.parse(_MAGIC.sub(r"\1pass", source))
@@ -274,21 +273,23 @@ def _names(notebook: Notebook) -> tuple[set[str], set[str]]:
             continue
         for node in ast.walk(tree):
             if isinstance(node, ast.Import):
-                imported |= {each.name for each in node.names}
+                named |= {each.name for each in node.names}
             elif isinstance(node, ast.ImportFrom):
-                imported |= {f"{node.module}.{each.name}" for each in node.names}
-        new = _modules(notebook.path.parent, imported) - read
+                named |= {f"{node.module}.{each.name}" for each in node.names}
+        new = _modules(notebook.path.parent, named) - read
         sources += [path.read_text("utf-8") for path in sorted(new)]
         read |= new
-    return imported, strings
+    return named
 
 
-def _modules(folder: Path, imported: set[str]) -> set[Path]:
-    """The files in ``folder`` of modules and packages that are ``imported``."""
-    names = {each.split(".")[0] for each in imported} - {"astkit"}  # the archive holds it
-    alone = {folder / f"{name}.py" for name in names}
-    packages = (folder / name for name in names if (folder / name / "__init__.py").is_file())
-    return {path for path in alone if path.is_file()}.union(*(p.rglob("*.py") for p in packages))
+def _modules(folder: Path, named: set[str]) -> set[Path]:
+    """The files in ``folder`` of modules and packages that are ``named``."""
+    names = {each.split(".")[0] for each in named} - {"", "astkit"}  # the archive holds it
+    files = {folder / f"{name}.py" for name in names}
+    for name in names:
+        if (folder / name / "__init__.py").is_file():
+            files |= {*(folder / name).rglob("*.py")}
+    return {path for path in files if path.is_file()}
 
 
 def _strip(cell: NotebookNode) -> NotebookNode:
