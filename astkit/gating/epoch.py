@@ -24,7 +24,7 @@ from astkit.gating.selection import Selection, check_selection
 from astkit.progress import warn
 
 Features = Callable[[Tensor, str], Tensor]
-"""``(rows, "data" or "target")`` -> float32 ``[n, d]``, see `RunInfo.features`."""
+"""``(rows, "data" or "validation")`` -> float32 ``[n, d]``, see `RunInfo.features`."""
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,9 @@ class RunInfo:
     classes: bool | None = None
     seed: int = 0  #: of the policy; combine with epoch and round
     data: Any = field(default=None, repr=False)  #: the data set that is trained on
-    target: Any = field(default=None, repr=False)  #: the validation data, if any
-    #: computes what the model in training finds in given rows of ``data`` or ``target``: its last
-    #: hidden layer, the loss and the entropy, in one counted forward pass; not in custom loops
+    validation: Any = field(default=None, repr=False)  #: the validation data, if any
+    #: computes what the model in training finds in given rows of ``data`` or ``validation``: its
+    #: last hidden layer, the loss and the entropy, in one counted forward pass; not in custom loops
     features: Features | None = field(default=None, repr=False)
     budget: float | None = None  #: FLOPs that the run may spend, if these are its budget
 
@@ -61,6 +61,14 @@ class RunInfo:
     def draws(self) -> int:
         """Rows of an epoch of dense training: all but those of a target, see `joined`."""
         return min(self.samples, old_rows(self.data, self.samples))
+
+    @property
+    def target(self) -> Any:
+        """An earlier name of ``validation``; raises ``AttributeError``."""
+        raise AttributeError(
+            "RunInfo.target was the validation data: read run.validation, and rows of a target that"
+            " may be trained on from run.data, the last ones after the first run.draws"
+        )
 
     @property
     def joined(self) -> bool:
@@ -111,7 +119,7 @@ class Epoch:
         planner: Planner | None,
         samples: int,
         data: Any = None,
-        target: Any = None,
+        validation: Any = None,
     ) -> None:
         self.planner, self.samples = planner, samples
         self.draws = min(samples, old_rows(data, samples))
@@ -119,7 +127,7 @@ class Epoch:
             self.samples, data = self.draws, divide_joined(data)[0]
         self.rounds = 1 if planner is None else planner.rounds
         self.classes: bool | None = None
-        self._given: dict[str, Any] = {"data": data, "target": target}
+        self._given: dict[str, Any] = {"data": data, "validation": validation}
         self.candidates, self.share = 0, 1.0
         self.start(0)
 
@@ -209,8 +217,8 @@ class PolicySampler(Sampler[int]):
     With several processes, each plans the same rounds and yields every W-th of their rows. The last
     rows of an iteration, fewer than W, that do not divide by W are left out.
 
-    Arguments: a policy that overrides ``plan``, those of `Policy.sampler`, with its validation data
-    as ``target``, and whether the policy ``learns`` from the losses.
+    Arguments: a policy that overrides ``plan``, those of `Policy.sampler`, and whether the policy
+    ``learns`` from the losses.
 
     Attributes:
         epoch: the plan.
@@ -222,7 +230,7 @@ class PolicySampler(Sampler[int]):
         policy: Planner,
         data: Any,
         epochs: float,
-        target: Any = None,
+        validation: Any = None,
         learns: bool = False,
         classes: bool | None = None,
     ) -> None:
@@ -237,7 +245,7 @@ class PolicySampler(Sampler[int]):
                 " Gate"
             )
         self.policy, self.epochs = policy, check_number("epochs", epochs, ABOVE_0)
-        self.epoch = Epoch(policy, samples, data, target)
+        self.epoch = Epoch(policy, samples, data, validation)
         self.epoch.classes = classes
         self.progress: Callable[[], float] | None = None
         self._learns = learns

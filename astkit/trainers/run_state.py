@@ -31,7 +31,6 @@ STATEFUL = (
     "batches",
     "optimisation",
     "ledger",
-    "costs",
     "reports",
     "steering",
     "validator",

@@ -303,7 +303,7 @@ def test_tables_as_validation_data_are_weighed_by_the_forecast() -> None:
     assert expected.gain > 20
     policy = Aim()
     rows = torch.arange(2 * N)
-    policy.plan(RunInfo(2 * N, rows[: N // 2], 0, 0, 0.0, data=old, target=new))
+    policy.plan(RunInfo(2 * N, rows[: N // 2], 0, 0, 0.0, data=old, validation=new))
     found = aim.weights(old, new)
     assert torch.equal(policy.drawn_by, found)
     assert policy.flops == 0
