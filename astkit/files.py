@@ -98,8 +98,18 @@ def read_json(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def shipped(name: str) -> Path:
-    """A file or folder of the checkout; in an installation from a wheel, its copy."""
-    # the checkout first: an editable install copies files, too
-    if CHECKOUT is not None and (CHECKOUT / name).exists():
-        return CHECKOUT / name
-    return SHARE / Path(name).name
+    """A file or folder of the checkout; in an installation from a wheel, its copy.
+
+    An exported notebook holds it unpacked, without the ending ``.gz``. Raises ``FileNotFoundError``
+    if it does not carry it.
+    """
+    places = [SHARE / Path(name).name]
+    if CHECKOUT is not None:  # first: an editable install copies files, too
+        places = [CHECKOUT / name, CHECKOUT / name.removesuffix(".gz"), *places]
+    for path in places:
+        if path.exists():
+            return path
+    raise FileNotFoundError(
+        f"{name} is not part of this export, which holds what the notebook's own code names: import"
+        " what opens it there, or name it in quotes"
+    )
