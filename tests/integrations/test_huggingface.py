@@ -23,6 +23,7 @@ from astkit import (
     joined,
 )
 from tests import build
+from tests.gating.policies.cells import SelectiveBackprop
 from tests.gating.without_float64 import WithoutFloat64
 from tests.integrations.loops import POLICIES, assert_same
 
@@ -325,7 +326,9 @@ def test_a_batch_without_a_selected_row_changes_nothing(tmp_path: Path) -> None:
     assert_same(model, twin, atol=0)
 
 
-@pytest.mark.parametrize("policy", [Gate(0.5), RandomSubset(1.0), RandomSubset(0.5), "seta"])
+@pytest.mark.parametrize(
+    "policy", [Gate(0.5), RandomSubset(1.0), RandomSubset(0.5), SelectiveBackprop()]
+)
 def test_an_incomplete_last_batch_is_dropped_if_asked_for(policy: Any, tmp_path: Path) -> None:
     data = texts(padded=False)
     for drop in (True, False):
