@@ -475,7 +475,7 @@ def execute(spec: Run) -> dict[str, Any]:
     budget = Budget(flops=steps * plain.cost(batch).training(batch.rows))
     folder = CACHE / "runs" / spec.name.replace("/", "_")
     entry = train_method(task, method_of(spec, here, entries), spec.seed, budget, folder)
-    kept = ("seconds", "flops", "trained", "scored", "rate", "steps", "value", "worst_class")
+    kept = ("seconds", "flops", "trained", "scored", "rate", "steps", "value")
     stamped = {name: stamp()[name] for name in ("commit", "dirty", "torch", "cpu", "devices")}
     found = {name: entry[name] for name in kept}
     metric = {"metric": entry.get("metric"), "higher": entry.get("higher")}

@@ -38,7 +38,7 @@ ALL = (*NAMES, "learned", "tokens")
 LEARNED = {"policies": ["cached_loss", "learned"], "budget": Budget(epochs=10)}
 REFERENCE, EPOCHS, SHARE = 168, 3, 0.6
 """Sequences and epochs of the reference model of token selection; share of the tokens trained."""
-KEPT = ("policy", "seed", "value", "flops", "seconds", "trained", "scored", "rate", "worst_class")
+KEPT = ("policy", "seed", "value", "flops", "seconds", "trained", "scored", "rate")
 
 
 def measure(name: str, seeds: int, folder: Path) -> dict[str, Any]:

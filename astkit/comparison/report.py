@@ -50,7 +50,7 @@ NEEDED = {"policy", "seed", "value", "flops", "seconds", "rate", "curve", "visit
 SCHEMA = 5
 """Version of `Comparison.to_json`; it is raised when a key changes its meaning or goes."""
 BEST = ("best_step", "best_flops")  # of a method that keeps its best validation point
-MEANS = ("value", *COSTS, "joules", "trained", "scored", "rate", "worst_class", *BEST)
+MEANS = ("value", *COSTS, "joules", "trained", "scored", "rate", *BEST)
 ON_TARGET = {BOTH: "both", ALONE: "the target alone"}
 TITLE = "Does choosing samples help here?"
 FOREST = "differences to dense training"
@@ -85,8 +85,8 @@ class Comparison:
             of a policy), ``seed``, ``value`` of the metric on the test data, ``seconds`` of
             training, ``joules`` (or ``None``, with ``joules_reason``), ``flops`` (``None`` if they
             cannot be counted), ``trained`` and ``scored`` (samples), ``rate`` (share trained on),
-            ``worst_class`` (lowest recall, or ``None``), ``curve``: lists ``[FLOPs, seconds,
-            validation value]``, ``stamp``: where it was trained, and ``visits``, a file name.
+            ``curve``: lists ``[FLOPs, seconds, validation value]``, ``stamp``: where it was
+            trained, and ``visits``, a file name.
         metric, higher: name of ``value``, and whether a higher one is better.
         forecast: what choosing by the validation data was expected to gain, before any training;
             ``None`` if no policy does so.

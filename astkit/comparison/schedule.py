@@ -371,7 +371,8 @@ class Schedule:
     def _note_data(self, entries: Sequence[Entry]) -> None:
         if not self.selects:
             self._say("train loads all rows in its own way, so there is no random control")
-        if "auto" in self.methods and entries[0]["worst_class"] is not None:
+        targets = self.task.trainer(None, self.seeds[0], self.budget).find_targets()
+        if "auto" in self.methods and targets.classes:
             parts = {"train": self.task.train, "validation": self.task.validation}
             unread = [name for name, data in parts.items() if class_labels(data) is None]
             if unread:

@@ -339,7 +339,7 @@ def train_method(
     try:
         train_to_end(trainer, task, record, arrays, show)
     except FloatingPointError as error:
-        failure = {"value": None, "worst_class": None, "failed": str(error)}
+        failure = {"value": None, "failed": str(error)}
     tested = failure or _test(trainer, task, arrays)
     entry = {
         "policy": method.label,
@@ -429,7 +429,6 @@ def _test(trainer: Trainer, task: Task, arrays: dict[str, Tensor]) -> Entry:
         "value": value,
         "metric": metric,
         "higher": higher,
-        "worst_class": tested.worst_class(),
         "test_rows": values["samples"],
         "test_groups": None if groups is None else len(groups.unique()),
     }

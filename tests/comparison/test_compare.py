@@ -103,7 +103,6 @@ def test_all_runs_of_a_seed_have_the_flops_of_dense_training_and_a_control(
     for entry in report.entries:
         assert dense <= entry["flops"] < dense + 1.4 * batch
         assert (entry["scored"] > 0) == (entry["policy"] == "gate(0.25)")
-        assert 0 <= entry["worst_class"] <= entry["value"] <= 1
         assert entry["seconds"] > 0
         assert (entry["joules"] is None) == bool(entry["joules_reason"])
 
