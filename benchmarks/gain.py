@@ -40,7 +40,8 @@ from torch.utils.data import ConcatDataset
 import astkit
 from astkit import Budget, Metric, Policy, RunInfo, Selection, TrainConfig, Trainer, rng
 from astkit.aim import policy as aim
-from astkit.comparison.training import Method, Task, train_method
+from astkit.comparison.plan import Method, Task
+from astkit.comparison.training import train_method
 from astkit.datasets import Images, Loader, load, open_mapped, write_mapped
 from astkit.datasets.batch import Batch
 from astkit.datasets.conditions import Condition, condition

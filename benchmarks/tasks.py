@@ -18,9 +18,10 @@ from torch import Tensor, nn
 
 from astkit import Budget, CachedLoss, RunInfo, Visit
 from astkit.comparison.compare import checked_task, compare
+from astkit.comparison.plan import Method
 from astkit.comparison.report import Comparison
 from astkit.comparison.statistics import DENSE, by_arm, is_control, mean_interval
-from astkit.comparison.training import Method, train_method
+from astkit.comparison.training import train_method
 from astkit.comparison.verdict import Verdict, judge, unit
 from astkit.files import read_json, write_json
 from astkit.gating import cross_entropy_rows

@@ -26,7 +26,7 @@ from astkit.comparison.statistics import (
     DENSE,
     Entry,
     Interval,
-    Rows,
+    RowValues,
     by_arm,
     cost_ratio,
     cost_share,
@@ -356,7 +356,7 @@ def means(entries: Sequence[Entry]) -> dict[str, dict[str, float]]:
     return rows
 
 
-def gains_on_target(entries: Sequence[Entry], rows: Rows | None = None) -> list[str]:
+def gains_on_target(entries: Sequence[Entry], rows: RowValues | None = None) -> list[str]:
     """A sentence for each control with rows of a target that is better than dense training."""
     said = []
     for name, (gap, words) in control_gaps(entries, rows).items():
@@ -368,7 +368,7 @@ def gains_on_target(entries: Sequence[Entry], rows: Rows | None = None) -> list[
 
 
 def control_gaps(
-    entries: Sequence[Entry], rows: Rows | None = None
+    entries: Sequence[Entry], rows: RowValues | None = None
 ) -> dict[str, tuple[Interval, str]]:
     """By control other than dense training: its difference to that, also in words."""
     arms = by_arm(entries)
@@ -391,7 +391,7 @@ def results(
     entries: Sequence[Entry],
     verdicts: Sequence[Verdict],
     metric: str,
-    test_rows: Rows | None = None,
+    test_rows: RowValues | None = None,
 ) -> pd.DataFrame:
     """One row per method, controls included, as text: means over seeds, and intervals.
 
@@ -428,7 +428,7 @@ def results(
 
 
 def pictures(
-    entries: Sequence[Entry], verdicts: Sequence[Verdict], rows: Rows | None = None
+    entries: Sequence[Entry], verdicts: Sequence[Verdict], rows: RowValues | None = None
 ) -> dict[str, Picture]:
     """The figures that the entries allow, by their descriptions; ``rows``: see `verdict.judge`."""
     if not verdicts:
