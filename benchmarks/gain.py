@@ -44,11 +44,12 @@ from astkit.comparison.plan import Method, Task
 from astkit.comparison.training import train_method
 from astkit.datasets import Images, Loader, load, open_mapped, write_mapped
 from astkit.datasets.batch import Batch
-from astkit.datasets.conditions import Condition, condition
+from astkit.datasets.conditions import Condition
 from astkit.files import write_atomic
 from astkit.gating.losses import cross_entropy_rows
 from astkit.stamp import stamp
-from astkit.tasks.language import GPT
+from benchmarks.builders import GPT
+from benchmarks.conditions import condition
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "notebooks" / "results" / "06_gain.json"
@@ -346,6 +347,26 @@ class Oracle(Policy):
         return Selection(drawn[torch.randperm(len(drawn), generator=random)])
 
 
+ASKED: list[bool] = []
+
+
+class AimAsking(aim.Aim):
+    """`Aim`, which tells whether the model was asked."""
+
+    def _ask_the_model(self, run: RunInfo) -> None:
+        before = (self.flops, self.drawn_by)
+        super()._ask_the_model(run)
+        ASKED.append((self.flops, self.drawn_by) != before and self.flops > before[0])
+
+
+class AimEarly(aim.Aim):
+    """`Aim` that asks before the first step alone."""
+
+    def _ask_early(self, run: RunInfo) -> None:
+        super()._ask_early(run)
+        self.stage = 2
+
+
 class EarlyLearning(Trainer):
     """Adds the early-learning regularisation of Liu et al. (NeurIPS 2020): 3 log(1 - <p, t>).
 
@@ -455,6 +476,8 @@ def method_of(spec: Run, here: Condition, entries: dict[str, Any]) -> Method:
     """The method of a run."""
     if spec.policy == "oracle":
         return Method("oracle", Oracle(here.oracle))
+    if spec.policy in ("aim_asking", "aim_early"):
+        return Method(spec.policy, AimAsking() if spec.policy == "aim_asking" else AimEarly())
     name, at, other = spec.policy.partition("@")
     if at:
         rate = entries[replace(spec, policy=other).name]["rate"]
@@ -475,10 +498,11 @@ def execute(spec: Run) -> dict[str, Any]:
     steps = spec.epochs * len(here.train) / batch.rows
     budget = Budget(flops=steps * plain.cost(batch).training(batch.rows))
     folder = CACHE / "runs" / spec.name.replace("/", "_")
+    ASKED.clear()
     entry = train_method(task, method_of(spec, here, entries), spec.seed, budget, folder)
     kept = ("seconds", "flops", "trained", "scored", "rate", "steps", "value")
     stamped = {name: stamp()[name] for name in ("commit", "dirty", "torch", "cpu", "devices")}
-    found = {name: entry[name] for name in kept}
+    found = {name: entry[name] for name in kept} | {"asked": list(ASKED)}
     metric = {"metric": entry.get("metric"), "higher": entry.get("higher")}
     return {**asdict(spec), **found, **metric, "budget": budget.flops, "stamp": stamped}
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from astkit.aim.decisions import Judgement, decisions_for
+from astkit.aim.decisions import PLAIN, WEIGHTED, Judgement
 from astkit.aim.forecast import arrays, forecast, judge_of
 from astkit.datasets.table import Table
 from astkit.files import read_json, write_json
@@ -50,11 +50,10 @@ def measured(shift: Shift, number: int, later: bool) -> Entry:
         units=rows,
         forward=later,
     )
-    decisions = decisions_for(found.separating)
     chosen = found.decision.name
     if found.doubt:  # the record is of what trees chose
         chosen = found.table["decision"][found.table["chosen"]].item()
-    gains = {each.decision.name: each for each in fresh.judge(decisions)}
+    gains = {each.decision.name: each for each in fresh.judge([*PLAIN, *WEIGHTED])}
     return {
         "shift": shift.name,
         "later": later,

@@ -30,10 +30,10 @@ from astkit.comparison.plan import Task
 from astkit.comparison.statistics import ratio_interval
 from astkit.files import read_json, write_atomic, write_json
 from astkit.stamp import stamp
-from astkit.tasks import task
 from astkit.trainers import TrainConfig
 from astkit.widgets.style import COLOURS, Picture, picture
 from benchmarks import bench
+from benchmarks.builders import task
 
 RESULTS = bench.HERE / "optimal_rate.json"
 PICTURE = bench.ROOT / "docs" / "optimal_rate.png"

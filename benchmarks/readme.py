@@ -65,7 +65,7 @@ PICTURES = {
     "03": ("speed_picture = plots.speed_bars", (0, 0, 1, 1)),
     "04": ("before_picture = plots.drawing", (0, 0, 0.65, 1)),
     "05": ("healing_picture = plots.rollout_frames(", (0, 0.14, 1, 1)),
-    "06": ("natural_picture = comparison_plots.gains", (0, 0, 1, 1)),
+    "06": ("natural_picture = pictures.gains", (0, 0, 1, 1)),
     "07": ("suspects_picture = suspects.picture()", (0.1, 0.1, 0.8, 0.72)),
     "08": ("differences_picture = differences.plot()", (0.0, 0.1, 0.85, 0.85)),
 }

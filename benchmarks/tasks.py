@@ -27,10 +27,8 @@ from astkit.files import read_json, write_json
 from astkit.gating import cross_entropy_rows
 from astkit.gating.policies.learned import Learned
 from astkit.stamp import stamp
-from astkit.tasks import task
-from astkit.tasks.language import SEQUENCES, sequences
-from astkit.tasks.parts import PARTS, Columns
 from benchmarks import bench
+from benchmarks.builders import PARTS, SEQUENCES, Columns, sequences, task
 
 RESULTS = bench.HERE / "tasks.json"
 NAMES = ("series", "sound", "text", "language")

@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 
 from astkit.gating import row_losses
-from astkit.tasks import task
 from benchmarks import optimal_rate, tasks
+from benchmarks.builders import task
 from benchmarks.tasks import TokenSelection, with_reference
 
 FOUND = {path: json.loads(path.read_text()) for path in (tasks.RESULTS, optimal_rate.RESULTS)}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 CELL = """%pip install "astkit-torch[notebooks] @ git+https://github.com/{name}"
-!astkit notebooks kit && cp -r kit/results ."""
+!astkit notebooks kit && cp -r kit/results kit/*.py ."""
 
 
 def repository(address: str) -> str:

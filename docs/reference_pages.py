@@ -71,8 +71,6 @@ TYPES = (
     "gating.policies.last_loss.LastLoss",
     "integrations.huggingface.PolicyTrainer",
     "integrations.huggingface.causal_losses",
-    "integrations.restore",
-    "integrations.saved",
     "profiling.energy.EnergyCounter",
     "profiling.timing.Ratio",
     "systems.lattice.model.FlowStats",
@@ -93,7 +91,7 @@ MODULES = (
     "system",
     "systems.automaton.tasks",
     "tasks",
-    "tasks.files",
+    "tasks.images",
 )
 """Modules that texts mention."""
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from astkit.files import plain_values, read_json, write_atomic, write_json
 from astkit.runs.record import Record
 from astkit.runs.tables import collect
-from astkit.trainers import Checkpoints, MetricsFile, metrics_file
+from astkit.trainers import Checkpoints
 
 posix = pytest.mark.skipif(os.name != "posix", reason="modes are POSIX")
 
@@ -155,10 +155,8 @@ def test_a_tilde_is_the_home_folder(tmp_path, monkeypatch):
     write_json("~/deep/written.json", {"a": 1})
     assert read_json("~/deep/written.json") == {"a": 1}
     Checkpoints("~/checkpoints").load_newest(False)
-    MetricsFile("~/metrics.jsonl").sync()
-    assert metrics_file.read_metrics("~/metrics.jsonl") == []
     Record.create("~/runs", "name", {})
     assert len(collect("~/runs").folders) == 1
     assert os.listdir(tmp_path) == ["home"]  # no folder "~"
     found = sorted(each.name for each in (tmp_path / "home").iterdir())
-    assert found == ["checkpoints", "deep", "metrics.jsonl", "runs"]
+    assert found == ["checkpoints", "deep", "runs"]

@@ -8,12 +8,12 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
+from PIL import Image
 
-from astkit.aim import estimators, explain, forecast
-from astkit.aim import policy as aim
-from astkit.aim.gains import ExpectedGain
-from astkit.aim.proxies import TREES
+from tests import smaller
 
 ROOT = Path(__file__).resolve().parents[1]
 FILES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "data" / "README.md"]
@@ -41,33 +41,13 @@ EXTRAS = [
     if needs in ("datasets", "webdataset", "tensorboard")
 ]
 """Blocks that need torchrun and integrations have tests of their own; files are the reader's."""
-COLUMN = 88
-"""Characters of code beside both sidebars of the site, on a screen of 1280 pixels."""
 
 
 @pytest.fixture(params=[False, pytest.param(True, marks=pytest.mark.full)], ids=["quick", "whole"])
 def whole(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Whether `aim` fits proxies to judge what it gains, and estimators for each run anew."""
+    """Whether `aim` fits estimators as large as users do."""
     if not request.param:
-        found: dict[tuple[int, ...], Any] = {}
-        weigh = aim._weights_and_forecast
-
-        def weigh_once(pair: Any, *rest: Any) -> Any:
-            key = (len(pair.train), len(pair.target), pair.seed)
-            if key not in found:
-                found[key] = weigh(pair, *rest)
-            return found[key]
-
-        monkeypatch.setattr(aim, "_weights_and_forecast", weigh_once)
-        monkeypatch.setitem(estimators.TREES, "max_bins", 8)
-        monkeypatch.setitem(estimators.TREES, "max_iter", 10)
-        monkeypatch.setattr(explain, "ROWS", 1000)
-        monkeypatch.setattr(forecast, "FITTED", 2000)
-        monkeypatch.setitem(TREES, "max_iter", 3)
-        monkeypatch.setattr(
-            aim, "best_power", lambda *_: ExpectedGain(5.0, 1.0, "% of the RMSE", 1.0)
-        )
-        monkeypatch.setattr(aim, "too_costly", lambda *_: False)
+        smaller.pages(monkeypatch)
     return request.param
 
 
@@ -100,6 +80,40 @@ def test_a_block_with_an_extra_runs(
         exec(compile(source, path.name, "exec"), names)
 
 
+def test_weights_of_files_follow_the_target(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    draw = np.random.default_rng(0)
+    for name, rows, like in (("pool", 600, 300), ("recent", 150, 150)):
+        sign = np.where(np.arange(rows) < rows - like, -1, 1)  # another law in the first rows
+        size, noise = draw.normal(size=(2, rows))
+        price = pd.Series(sign * size + 0.1 * noise).where(np.arange(rows) != 3)
+        pd.DataFrame({"size": size, "price": price}).to_csv(f"{name}.csv", index=False)
+    for name, count in (("crawl", 600), ("mine", 150)):
+        kinds = ["b" if name == "mine" or row % 2 else "a" for row in range(count)]
+        words = [" ".join(f"{kind}{each}" for each in draw.integers(50, size=8)) for kind in kinds]
+        pd.DataFrame({"text": words}).to_json(f"{name}.jsonl", orient="records", lines=True)
+    for folder, count in (("photos", 240), ("mine", 110)):
+        for number in range(count):
+            kind = "dark" if folder == "mine" or number % 2 else "light"
+            pixels = draw.integers(0, 60, (8, 8, 3)) + 150 * (kind == "light")
+            Path(folder, kind).mkdir(parents=True, exist_ok=True)
+            Image.fromarray(pixels.astype(np.uint8)).save(f"{folder}/{kind}/{number}.png")
+    of_table, of_texts, of_images = (
+        block for needs, block in blocks(PAGES[ROOT / "docs" / "choose.md"]) if needs == "files"
+    )
+    names: dict[str, Any] = {}
+    exec(of_table, names)
+    weights = names["pool"]["weight"]
+    assert weights.isna().tolist() == [row == 3 for row in range(600)]
+    assert weights[300:].sum() > 0.75 * 600
+    exec(of_texts, names)
+    assert names["chosen"]["text"].str.startswith("b").mean() > 0.9
+    exec(of_images, names)
+    assert np.mean([path.parent.name == "dark" for path in names["chosen"]]) > 0.8
+
+
 def test_readme_runs_from_top_to_bottom(
     whole: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -112,22 +126,6 @@ def test_readme_runs_from_top_to_bottom(
     assert lines[0].startswith("regression of bikers: ")
     assert any(line.startswith("forecast: train on ") for line in lines)
     assert re.match(rf"auto: .*, {5 if whole else 1} seed", lines[-1])
-
-
-def test_readme_is_short_and_its_tables_fit_the_column() -> None:
-    lines = PAGES[ROOT / "README.md"].splitlines()
-    assert len(lines) <= 110
-    cells = [cell for line in lines if line.startswith("|") for cell in line.split("|")]
-    shown = [re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", cell).strip() for cell in cells]
-    assert max(map(len, shown)) <= 60
-
-
-def test_no_block_of_code_is_wider_than_the_column_of_the_site() -> None:
-    block = re.compile(r"^```[^\n]*\n.*?^```|^\n(?:    [^\n]*\n)+", re.MULTILINE | re.DOTALL)
-    pages = {path: text for path, text in PAGES.items() if path.name != "CHANGELOG.md"}
-    for path, text in pages.items():
-        lines = [line for found in block.findall(text) for line in found.splitlines()]
-        assert [line for line in lines if len(line) > COLUMN] == [], path.name
 
 
 def test_every_link_leads_somewhere() -> None:

@@ -132,11 +132,11 @@ def can_ask(run: RunInfo) -> bool:
     """Whether the data can be compared with the target."""
     if run.joined:
         return find_spec("sklearn") is not None
-    if run.target is None or find_spec("sklearn") is None:
+    if run.validation is None or find_spec("sklearn") is None:
         return False
-    paired_groups(run.data, run.target)  # what is wrong with them is said
+    paired_groups(run.data, run.validation)  # what is wrong with them is said
     try:
-        train, target = Rows(run.data), Rows(run.target)
+        train, target = Rows(run.data), Rows(run.validation)
         train.inputs(torch.linspace(0, len(train) - 1, min(LOOKED_AT, len(train))).long())
     except ValueError:  # rows that are read in order only, or that cannot be stacked
         return False

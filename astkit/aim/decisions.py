@@ -33,13 +33,11 @@ class Decision:
     Attributes:
         old: whether old rows take part; ``times``: how often a target row counts, 0 for not at all.
         weighted: whether old rows count by the ratio of the target's density to theirs.
-        without: columns that are left out.
     """
 
     old: bool = True
     times: int = 0
     weighted: bool = False
-    without: tuple[str, ...] = ()
 
     @property
     def shaped(self) -> bool:
@@ -48,28 +46,16 @@ class Decision:
 
     @property
     def name(self) -> str:
-        """As "old", "both x4", "weighted both", "target", "both without day"."""
+        """As "old", "both x4", "weighted both", "target"."""
         rows = "both" if self.old and self.times else "old" if self.old else "target"
         share = f" x{self.times}" if self.old and self.times > 1 else ""
-        left_out = f" without {', '.join(self.without)}" if self.without else ""
-        return f"{'weighted ' if self.weighted else ''}{rows}{share}{left_out}"
+        return f"{'weighted ' if self.weighted else ''}{rows}{share}"
 
 
 OLD, BOTH, TARGET = Decision(), Decision(times=1), Decision(old=False, times=1)
-PLAIN = (OLD, BOTH, Decision(times=4), Decision(times=16), TARGET)
-WEIGHTED = tuple(Decision(times=times, weighted=True) for times in (0, 1, 4))
-
-
-def decisions_for(separating: Sequence[str] = ()) -> list[Decision]:
-    """All decisions, the simplest first; three also without the ``separating`` columns."""
-    fewer = [Decision(each.old, each.times, without=tuple(separating)) for each in PLAIN[:3]]
-    return [*PLAIN, *WEIGHTED, *(fewer if separating else [])]
-
-
-def kept_columns(names: Sequence[str], without: Sequence[str]) -> Array:
-    """Which inputs, such as "day hour", are of none of the columns ``without``, bool ``[d]``."""
-    left_out = tuple(f"{each} " for each in without)
-    return np.array([not f"{name} ".startswith(left_out) for name in names], bool)
+PLAIN = (OLD, BOTH, Decision(times=4), TARGET)
+WEIGHTED = (Decision(weighted=True), Decision(times=1, weighted=True))
+"""All decisions, the simplest first."""
 
 
 def folds_of(units: Array, forward: bool, seed: int) -> list[Fold]:
@@ -142,7 +128,6 @@ class Judge:
 
     Attributes:
         old, target: inputs and labels of each, ``([n, d], [n])``.
-        names: of the columns, which a decision may leave out by the part before a space.
         proxy: fits and predicts; ``losses``: ``(predictions, labels) -> [n]``.
         ratio: see `Ratio`.
         folds: of the target's rows.
@@ -154,7 +139,6 @@ class Judge:
 
     old: tuple[Array, Array]
     target: tuple[Array, Array]
-    names: Sequence[str]
     proxy: Proxy
     losses: Callable[[Array, Array], Array]
     ratio: Ratio
@@ -192,10 +176,7 @@ class Judge:
             x, y = (part[fit] for part in self.target)
             parts.append((x, y, np.full(len(fit), float(decision.times))))
         x, y, weights = (np.concatenate(each) for each in zip(*parts, strict=True))
-        kept = kept_columns(self.names, decision.without)
         others, wanted = (part[judge] for part in self.target)
-        if not kept.all():
-            x, others = x[:, kept], others[:, kept]
         return self.losses(self.proxy(x, y, weights, others), wanted)
 
     def gain(
@@ -248,7 +229,6 @@ SAID = {
     "old": "train on the old rows",
     "both": "train on both",
     "both x4": "train on both, target rows four times",
-    "both x16": "train on both, target rows sixteen times",
     "target": "train on the target's rows alone",
 }
 

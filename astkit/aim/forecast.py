@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ from astkit.aim.decisions import (
     FORWARD_PARTS,
     OLD,
     PLAIN,
+    WEIGHTED,
     Decision,
     Judge,
     Judgement,
@@ -28,10 +29,8 @@ from astkit.aim.decisions import (
     answer,
     both_or_old,
     choose,
-    decisions_for,
     folds_of,
     in_words,
-    kept_columns,
 )
 from astkit.aim.explain import as_tables, explain
 from astkit.aim.proxies import linear, ratio_by_trees, squared, trees, wrong
@@ -47,8 +46,6 @@ FITTED = 8_000
 """Old rows that proxies are fitted to, at most; each then stands for several."""
 MIN_ROWS = 30
 """Independent target rows below which nothing is foretold."""
-SIZES = (50, 100, 300, 1000)
-"""Rows of the target for which a curve is drawn, beside all."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +63,6 @@ class Forecast:
         in_order: whether folds go forward in time; ``seconds``: how long it took.
         doubt: whether a linear model says the opposite of the trees.
         reason: why nothing could be judged; else empty.
-        curve: what fewer target rows would have said, a row for each number ``rows`` of them, or
-            ``None``.
     """
 
     decision: Decision
@@ -76,16 +71,13 @@ class Forecast:
     separating: tuple[str, ...]
     in_order: bool
     seconds: float
-    curve: pd.DataFrame | None = None
     doubt: bool = False
     reason: str = ""
 
     def plot(self) -> Figure:
-        """The expected gain of each decision; of the best by the number of rows with a `curve`."""
+        """The expected gain of each decision."""
         plots = import_module("astkit.widgets.target_plots")  # matplotlib is loaded for it only
-        made: Figure = (
-            plots.decisions(self.table) if self.curve is None else plots.curve(self.curve)
-        )
+        made: Figure = plots.decisions(self.table)
         return made
 
     def __repr__(self) -> str:
@@ -99,7 +91,6 @@ def forecast(
     *,
     in_order: bool | None = None,
     date: str | None = None,
-    curve: bool = False,
     decisions: Sequence[Decision] | None = None,
     seed: int = 0,
 ) -> Forecast:
@@ -122,7 +113,6 @@ def forecast(
         date: the column of dates or numbers that orders them; rows of one value stay together.
             ``None``: that of a target that is a `Table`, unless ``in_order`` is False.
         decisions: those that are judged, `OLD` first; by default all that the data allow.
-        curve: whether to judge what `SIZES` of the target's rows would have said, too.
 
     Raises ``ValueError`` for tables that cannot be read, a target without labels, and a date of
     rows that are in no order.
@@ -151,7 +141,7 @@ def forecast(
     separating = explain(old, new, seed=seed).separating
     judge_by = partial(judge_of, old, new, units, in_order, separating, seed)
     judge, by = judge_by(trees), "boosted trees"
-    found = judge.judge(decisions or decisions_for(separating))
+    found = judge.judge(decisions or (*PLAIN, *WEIGHTED))
     chosen, quoted = choose(found, judge)
     decision, sentence = chosen.decision, answer(quoted, judge.unit, judge.said(by))
     doubt = _doubt(chosen, judge_by)
@@ -159,7 +149,6 @@ def forecast(
         decision = both_or_old(found).decision
         trees_say = f"trees say {in_words(chosen.decision)}, {judge.said(by)}"
         sentence = f"forecast: cannot tell, it depends on the model: {trees_say}"
-    sizes = _curve(judge, seed) if curve else None
     seconds = time.perf_counter() - start
     return Forecast(
         decision,
@@ -168,7 +157,6 @@ def forecast(
         separating,
         in_order,
         seconds,
-        sizes,
         doubt,
     )
 
@@ -216,6 +204,12 @@ def _units(table: Table, date: str | None, in_order: bool | None) -> tuple[Array
     return units, worth, found or bool(in_order), note
 
 
+def compared_inputs(names: Sequence[str], separating: Sequence[str]) -> Array:
+    """Which inputs, such as "day hour", are of none of the columns ``separating``, bool ``[d]``."""
+    left_out = tuple(f"{each} " for each in separating)
+    return np.array([not f"{name} ".startswith(left_out) for name in names], bool)
+
+
 def judge_of(
     old: Table,
     new: Table,
@@ -234,10 +228,9 @@ def judge_of(
     return Judge(
         sample,
         target,
-        old.names,
         proxy,
         wrong if classes else squared,
-        ratio_by_trees(sample, target, kept_columns(old.names, separating), seed),
+        ratio_by_trees(sample, target, compared_inputs(old.names, separating), seed),
         folds_of(units, in_order, seed),
         units,
         "points" if classes else "% of the RMSE",
@@ -252,28 +245,6 @@ def _doubt(chosen: Judgement, judge_by: Callable[[Proxy], Judge]) -> bool:
         return False
     other = judge_by(linear).judge([OLD, chosen.decision])[1]
     return (chosen.low > 0 and other.high < 0) or (chosen.high < 0 and other.low > 0)
-
-
-def _curve(judge: Judge, seed: int) -> pd.DataFrame:
-    """What is chosen with fewer of the target's rows: the last ones in time, or random ones."""
-    import pandas as pd
-
-    count = len(judge.units)
-    order = np.argsort(judge.units, kind="stable")[::-1]
-    if not judge.forward:
-        order = rng.permutation(count, seed, "curve").numpy()
-    lines = []
-    for size in [*(each for each in SIZES if each < count), count]:
-        rows = np.sort(order[:size])
-        units = np.unique(judge.units[rows], return_inverse=True)[1]
-        folds = folds_of(units, judge.forward, seed)
-        if not folds:
-            continue
-        x, y = judge.target
-        few = replace(judge, target=(x[rows], y[rows]), units=units, folds=folds)
-        quoted = choose(few.judge(PLAIN), few)[1]
-        lines.append({"rows": size, **quoted.line(judge.unit)})
-    return pd.DataFrame(lines)
 
 
 def _unknown(reason: str, start: float) -> Forecast:

@@ -19,11 +19,11 @@ from astkit.gating.selection import Scored, evaluating
 
 
 class ModelFeatures:
-    """Features of rows of the training data, or of the target, in the model in training.
+    """Features of rows of the training or the validation data in the model in training.
 
     Args:
         model: the model in training.
-        source, target: its training data, and the data that count.
+        source, validation: its training data, and the validation data.
         scorable: gives a batch that is not scored yet; its scoring pass is counted.
     """
 
@@ -31,17 +31,18 @@ class ModelFeatures:
         self,
         model: nn.Module,
         source: BatchSource,
-        target: BatchSource,
+        validation: BatchSource,
         device: torch.device,
         scorable: Callable[[Batch], Scored],
     ) -> None:
-        self.model, self.source, self.target = model, source, target
+        self.model, self.source, self.validation = model, source, validation
         self.device, self.scorable = device, scorable
 
     def __call__(self, rows: Tensor, of: str = "data") -> Tensor:
-        """Features of ``rows`` (int64 ``[n]``), float32 ``[n, d]``; ``of``: "data" or "target".
+        """Features of ``rows`` (int64 ``[n]``), float32 ``[n, d]``.
 
-        Processes share the rows, and each is given the features of all of them.
+        They are ``of`` the training "data" or of the "validation" data. Processes share
+        the rows, and each is given the features of all of them.
         """
         processes = distributed.world()
         divided = 1 < processes <= len(rows)
@@ -54,20 +55,20 @@ class ModelFeatures:
 
     def _read(self, of: str) -> BatchSource:
         """The rows as they are compared: augmentation alone would look like a shift."""
-        source = self.source if of == "data" else self.target
-        if isinstance(source, Loader) and isinstance(self.target, Loader):
+        source = self.source if of == "data" else self.validation
+        if isinstance(source, Loader) and isinstance(self.validation, Loader):
             source = source.plain()
-            source.collate_fn = self.target.collate_fn
+            source.collate_fn = self.validation.collate_fn
             if of == "data":
                 source.data = self._data
         return source
 
     @cached_property
     def _data(self) -> Any:
-        """The training data, with inputs changed as those of the target are."""
+        """The training data, with inputs changed as those of the validation data are."""
         assert isinstance(self.source, Loader)
-        assert isinstance(self.target, Loader)
-        return read_alike(self.source.data, self.target.data)
+        assert isinstance(self.validation, Loader)
+        return read_alike(self.source.data, self.validation.data)
 
 
 def features_of(model: nn.Module, batches: Iterator[Scored]) -> Tensor:

@@ -7,7 +7,7 @@ rows and some of the target's, and judged on the rest of these.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,16 +17,15 @@ from torch import Tensor
 from astkit.aim.decisions import (
     BOTH,
     OLD,
-    TARGET,
+    PLAIN,
     WEIGHTED,
     Decision,
     Judge,
     answer,
     choose,
     folds_of,
-    kept_columns,
 )
-from astkit.aim.forecast import Forecast, arrays, forecast
+from astkit.aim.forecast import Forecast, arrays, compared_inputs, forecast
 from astkit.aim.gains import PROXIES, proxy_of
 from astkit.aim.pair import Pair, units
 from astkit.aim.proxies import ratio_by_trees
@@ -35,9 +34,6 @@ from astkit.datasets.table import Table
 
 WeightsOf = Callable[[Tensor, Tensor], Tensor]
 """``(rows of the target, old rows)``: weights of these, float64 ``[n]``, shaped by the former."""
-
-TRIED = (OLD, BOTH, Decision(times=4), TARGET)
-"""Without weights; a proxy of features is no guide to larger shares."""
 
 
 @dataclass(frozen=True)
@@ -60,14 +56,9 @@ class DataPlan:
 
 
 def plan_of_tables(old: Table, new: Table) -> DataPlan:
-    """What `astkit.forecast` decides for two tables, carried out.
-
-    A model keeps the columns that a decision leaves out, and the sentence says so.
-    """
+    """What `astkit.forecast` decides for two tables, carried out."""
     found = forecast(old, new)
-    decision, sentence = replace(found.decision, without=()), found.sentence
-    if found.decision.without:
-        sentence = f"{sentence}: a model keeps {', '.join(found.decision.without)}"
+    decision, sentence = found.decision, found.sentence
     if found.doubt:
         rows = "old rows" if decision == OLD else "both"
         sentence = f"{sentence}: {rows} are trained on"
@@ -79,7 +70,7 @@ def plan_of_tables(old: Table, new: Table) -> DataPlan:
 
 def ratio_of_tables(old: Table, new: Table, found: Forecast) -> Array:
     """Weights of old rows by label and columns that do not separate: float64 ``[N]``, mean 1."""
-    kept = kept_columns(old.names, found.separating)
+    kept = compared_inputs(old.names, found.separating)
     return ratio_by_trees(arrays(old), arrays(new), kept, 0)(np.arange(len(new)))
 
 
@@ -114,7 +105,6 @@ def plan_of_rows(pair: Pair, both: Pair, ratio: WeightsOf | None) -> DataPlan:
     judge = Judge(
         old=(place[new:], none[new:]),
         target=(place[:new], none[:new]),
-        names=(),
         proxy=losses_of,
         losses=np.subtract,
         ratio=of_fold,
@@ -124,7 +114,7 @@ def plan_of_rows(pair: Pair, both: Pair, ratio: WeightsOf | None) -> DataPlan:
         forward=in_order,
         rows_per_sample=old / len(pair.sample),
     )
-    found = judge.judge([*TRIED, *(() if ratio is None else WEIGHTED)])
+    found = judge.judge([*PLAIN, *(() if ratio is None else WEIGHTED)])
     chosen, quoted = choose(found, judge)
     decision, of_old = chosen.decision, None
     if decision.weighted and ratio is not None:

@@ -143,7 +143,7 @@ class Aim(Policy):
     def check(self, run: RunInfo) -> None:
         if run.joined:
             return
-        both = pair(run.data, run.target, self.features, run.seed, run.classes)
+        both = pair(run.data, run.validation, self.features, run.seed, run.classes)
         if both.train.kind != UNKNOWN or run.features is None:
             for rows in (both.train, both.target):
                 rows.features(torch.zeros(1, dtype=torch.int64))
@@ -155,11 +155,11 @@ class Aim(Policy):
             self.drawn_by, self.stage = plan.weights, 2
             self.flops += plan.flops
             return
-        if are_tables(run.data, run.target) and self.features is None:
+        if are_tables(run.data, run.validation) and self.features is None:
             self.stage = 2
-            self._use(weigh_by_forecast(run.data, run.target))
+            self._use(weigh_by_forecast(run.data, run.validation))
             return
-        both = pair(run.data, run.target, self.features, run.seed, run.classes)
+        both = pair(run.data, run.validation, self.features, run.seed, run.classes)
         kind, can_ask_model = both.train.kind, run.features is not None
         self.stage = 1 if can_ask_model and kind in (IMAGES, UNKNOWN) else 2
         if kind != UNKNOWN or not can_ask_model:
@@ -169,9 +169,11 @@ class Aim(Policy):
         """Compare rows that are to be trained on next with the target, as the model sees them."""
         assert run.features is not None
         self.stage, features = 2, run.features
-        data = read_alike(run.data, run.target)  # as the trainer reads it for its features
+        data = read_alike(run.data, run.validation)  # as the trainer reads it for its features
         train = Rows(data, by_row=lambda rows: features(rows, "data"), classes=run.classes)
-        target = Rows(run.target, by_row=lambda rows: features(rows, "target"), classes=run.classes)
+        target = Rows(
+            run.validation, by_row=lambda rows: features(rows, "validation"), classes=run.classes
+        )
         if share_of_passes(run, self.rounds, len(target)) > PASSES:
             warn(
                 f"asking the model which rows are like the target would take more than {PASSES:.0%}"

@@ -52,7 +52,7 @@ def say(text: object = "") -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    from astkit.cli import compare, export, runs, select
+    from astkit.cli import compare, export, runs
 
     parser = argparse.ArgumentParser(
         prog="astkit",
@@ -62,7 +62,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     compare.add_compare(commands)
-    select.add_select(commands)
     runs.add_runs(commands)
     export.add_export(commands)
     return parser

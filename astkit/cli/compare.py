@@ -39,7 +39,6 @@ def add_compare(commands: Any) -> None:
     task.add_argument("--images", type=Path, metavar="FOLDER", help=images)
     table = "a table, CSV or parquet; needs --label"
     task.add_argument("--csv", type=Path, metavar="FILE", help=table)
-    task.add_argument("--text", type=Path, metavar="FILE", help="predict the next character")
     _add_reading(command.add_argument_group("how --csv is read"))
     command.add_argument("--size", type=int, default=32, help="pixels a side of --images (32)")
     command.add_argument(
@@ -47,7 +46,8 @@ def add_compare(commands: Any) -> None:
         nargs="+",
         default=POLICIES,
         metavar="NAME[:ARGUMENT=VALUE,...]",
-        help=f"of {', '.join(sorted(REGISTRIES['policy']))}; default: {' '.join(POLICIES)}",
+        help=f"of {', '.join(sorted(REGISTRIES['policy']))}, or FILE.py:CLASS;"
+        f" default: {' '.join(POLICIES)}",
     )
     command.add_argument("--epochs", type=float, help="of dense training (5, or the task's)")
     command.add_argument("--seeds", type=int, default=5, help="number of seeds (5)")
@@ -97,7 +97,8 @@ def run_compare(options: argparse.Namespace) -> None:
 
 def _task(options: argparse.Namespace) -> dict[str, Any]:
     """The arguments of `compare` that define model and data."""
-    from astkit.tasks import files, task
+    from astkit.tasks import task
+    from astkit.tasks.images import folder
 
     reading = {name: getattr(options, name) for name in READING}
     if options.csv is not None:
@@ -109,17 +110,18 @@ def _task(options: argparse.Namespace) -> dict[str, Any]:
             option = f"--{name.replace('_', '-')}"
             raise ValueError(f"{option} is of a table: give --csv too, or leave it out")
     if options.images is not None:
-        return files.folder(options.images, options.size)
-    if options.text is not None:
-        return task("language", path=options.text)
+        return folder(options.images, options.size)
     return task(options.dataset)
 
 
 def _policy(text: str) -> dict[str, Any]:
-    """The policy in "name:argument=value,argument=value"."""
+    """The policy in "name:argument=value,argument=value"; the name may be "mine.py:Rule"."""
     from astkit.runs.notebook import assignments, literal
 
     name, _, rest = text.partition(":")
+    if name.endswith(".py"):
+        kind, _, rest = rest.partition(":")
+        name = f"{name}:{kind}"
     parts = re.split(r",(?=\s*\w+=)", rest.rstrip(",")) if rest else []  # a list may contain commas
     arguments = assignments([f"name={name}", *parts], f"--policies {text}")
     return {key: value if key == "name" else literal(value) for key, value in arguments.items()}

@@ -121,8 +121,8 @@ class ForeignLoader:
             return whole + (rest > 0 and not getattr(self.loader, "drop_last", False))
         return len(self.loader)  # type: ignore[arg-type]
 
-    def batches(self, epoch: int, order: Tensor | None = None, start: int = 0) -> Iterator[Batch]:
-        """One pass; the first ``start`` batches are loaded and dropped.
+    def batches(self, epoch: int, order: Tensor | None = None) -> Iterator[Batch]:
+        """One pass.
 
         Raises ``ValueError`` if ``order`` is not None and, during iteration, for a batch without
         rows, or a loader that yields no batch.
@@ -135,22 +135,19 @@ class ForeignLoader:
         for part in parts_of(self.loader):
             if hasattr(part, "set_epoch"):  # DistributedSampler would repeat the order of epoch 0
                 part.set_epoch(epoch)
-            elif type(part).__name__ == "detshuffle":  # webdataset counts up when it starts
-                part.epoch = epoch - 1
-        return self._deliver(start)
+        return self._deliver()
 
-    def _deliver(self, start: int) -> Iterator[Batch]:
-        number, left = -1, self.num_samples if self.streamed else None
-        for number, item in enumerate(self._items()):
+    def _deliver(self) -> Iterator[Batch]:
+        batch, left = None, self.num_samples if self.streamed else None
+        for item in self._items():
             index, parts = item if self._indexed else (None, item)
             batch = as_batch(parts, index)
-            if number >= start:
-                yield batch.to(self.device)
+            yield batch.to(self.device)
             if left is not None:
                 left -= batch.rows if self.batch_size else 1  # else its items are batches
                 if left <= 0:  # it may be endless
                     break
-        if number < 0:
+        if batch is None:
             raise ValueError(
                 "The loader yielded no batch; check that its dataset is not empty and that it can "
                 "be iterated more than once (a generator cannot)."
@@ -199,12 +196,10 @@ def open_data(data: Any) -> Any:
 
 
 def parts_of(loader: Any) -> Iterator[Any]:
-    """``loader``, its samplers and dataset, and the stages of a WebDataset pipeline."""
+    """``loader``, its samplers and dataset."""
     yield loader
-    inner = [getattr(loader, name, None) for name in ("sampler", "batch_sampler", "dataset")]
-    stages = getattr(loader, "pipeline", None)
-    for part in [*inner, *(stages if isinstance(stages, list) else [])]:
-        if part is not None:
+    for name in ("sampler", "batch_sampler", "dataset"):
+        if (part := getattr(loader, name, None)) is not None:
             yield from parts_of(part)
 
 

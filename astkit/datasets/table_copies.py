@@ -9,12 +9,10 @@ import numpy as np
 if TYPE_CHECKING:
     import pandas as pd
 
-Wide = np.ndarray[Any, np.dtype[np.float64]]
-
 SAMPLE = 2_000
-"""Rows that are looked at first, and to which a sum of columns is fitted."""
+"""Rows to which a sum of columns is fitted."""
 ROUNDING = 1e-9
-"""Share of the label's variance that a copy may leave unexplained."""
+"""Share of the label's variance that a scaled copy may leave unexplained."""
 
 
 def columns_with_label(frame: pd.DataFrame, label: Any, regression: bool) -> list[str]:
@@ -22,64 +20,29 @@ def columns_with_label(frame: pd.DataFrame, label: Any, regression: bool) -> lis
 
     A copy has one value for each value of the label and another one for each other: the names of
     classes beside their numbers. Where most values occur once that says nothing; then numbers are
-    copies if they are equal to rounding after a scale and a shift, of logarithms too.
+    copies if they are equal to rounding after a scale and a shift.
     """
-    places = np.unique(label, return_inverse=True)[1].astype(np.int64)
-    wide = np.asarray(label, np.float64)
-    repeats = len(places) >= 2 * (int(places.max()) + 1)
-    found = []
-    for name in frame:
-        column = frame[name]
-        if repeats:
-            copy = _is_paired(column[:SAMPLE], places[:SAMPLE]) and _is_paired(column, places)
-        else:
-            copy = regression and column.dtype.kind == "f" and _is_scaled(column, wide)
-        if copy and column.notna().all():
-            found.append(str(name))
-    if regression:
-        found += _summands(frame.drop(columns=found), wide)
+    y = np.asarray(label, np.float64)
+    values, places = np.unique(y, return_inverse=True)
+    full = [str(name) for name in frame if frame[name].notna().all()]
+    numbers = [n for n in full if regression and frame[n].dtype.kind == "f" and frame[n].std() > 0]
+    if len(y) >= 2 * len(values):
+        found = [name for name in full if frame[name].nunique() == len(values)]
+        found = [name for name in found if frame[name].groupby(places).nunique().max() == 1]
+    else:
+        found = [name for name in numbers if np.corrcoef(frame[name], y)[0, 1] ** 2 > 1 - ROUNDING]
+    rest = [name for name in numbers if name not in found]
+    step = max(1, len(y) // SAMPLE)
+    some = frame[rest].iloc[::step].to_numpy("float64")
+    if not rest or len(some) < 2 * len(rest) + 2:
+        return found
+    deviation = some.std(0)
+    deviation[deviation == 0] = 1.0  # the other rows of the column differ
+    inputs = np.column_stack([(some - some.mean(0)) / deviation, np.ones(len(some))])
+    factors = np.linalg.lstsq(inputs, y[::step], rcond=None)[0][:-1] / deviation
+    # each counts once, with either sign
+    signs = {n: np.sign(f) for n, f in zip(rest, factors, strict=True) if abs(abs(f) - 1) < 1e-3}
+    total = sum(sign * frame[name].to_numpy("float64") for name, sign in signs.items())
+    if signs and np.allclose(total, y, rtol=1e-6, atol=1e-6 * float(y.std())):
+        found += signs
     return found
-
-
-def _is_paired(column: pd.Series[Any], places: np.ndarray[Any, Any]) -> bool:
-    """Whether each value of ``column`` goes with one of ``places`` alone, and the reverse."""
-    codes = column.factorize()[0].astype(np.int64)
-    pairs = len(np.unique(codes * (int(places.max()) + 1) + places))
-    return pairs == len(np.unique(codes)) == len(np.unique(places))
-
-
-def _is_scaled(column: pd.Series[Any], y: Wide) -> bool:
-    """Whether ``y = a + b x``, of the numbers or of logarithms of either."""
-    x = column.to_numpy("float64")
-    return _fits(x[:SAMPLE], y[:SAMPLE]) and _fits(x, y)
-
-
-def _fits(x: Wide, y: Wide) -> bool:
-    sides = [[values, *([np.log(values)] if values.min() > 0 else [])] for values in (x, y)]
-    for one in sides[0]:
-        for other in sides[1]:
-            left, right = one - one.mean(), other - other.mean()
-            whole = float((left**2).sum() * (right**2).sum())
-            if whole > 0 and 1 - float((left * right).sum()) ** 2 / whole < ROUNDING:
-                return True
-    return False
-
-
-def _summands(frame: pd.DataFrame, label: Wide) -> list[str]:
-    """Columns of which each counts once, with either sign, and that make the label."""
-    names = [str(name) for name in frame if frame[name].dtype.kind == "f"]
-    names = [name for name in names if frame[name].notna().all() and frame[name].std() > 0]
-    step = max(1, len(frame) // SAMPLE)
-    some = frame[names].iloc[::step].to_numpy("float64")
-    if not names or len(some) < 2 * len(names) + 2:
-        return []
-    mean, deviation = some.mean(0), some.std(0)
-    deviation[deviation == 0] = 1.0
-    inputs = np.column_stack([(some - mean) / deviation, np.ones(len(some))])
-    factors = np.linalg.lstsq(inputs, label[::step], rcond=None)[0][:-1] / deviation
-    found = [place for place, factor in enumerate(factors) if abs(abs(factor) - 1) < 1e-3]
-    total = np.zeros(len(label))
-    for place in found:
-        total += np.sign(factors[place]) * frame[names[place]].to_numpy("float64")
-    alike = np.allclose(total, label, rtol=1e-6, atol=1e-6 * float(label.std()))
-    return [names[place] for place in found] if found and alike else []

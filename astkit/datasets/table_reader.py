@@ -13,7 +13,7 @@ import gzip
 import io
 import lzma
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
@@ -61,7 +61,6 @@ class TableRows:
         notes: sentences about cells and columns that were left out.
         lacking: columns that were asked for and that the table has not: all cells are missing.
         numbers: int64 ``[rows]``, the number of each row in the source.
-        encoding: of a text file.
     """
 
     frame: pd.DataFrame
@@ -69,7 +68,6 @@ class TableRows:
     numbers: np.ndarray[Any, np.dtype[np.int64]]
     notes: list[str] = field(default_factory=list)
     lacking: list[str] = field(default_factory=list)
-    encoding: str = ""
 
     def take(self, rows: np.ndarray[Any, Any]) -> TableRows:
         """The selected ``rows``, int ``[n]``, without the notes."""
@@ -213,7 +211,7 @@ def _read(
             decided[each] = columns[each]
         decided = {each: decided[each] for each in columns}
     frame = pd.DataFrame({each: whole[each] for each in decided}, copy=False)
-    return TableRows(frame, decided, np.arange(rows), notes, lacking, source.encoding)
+    return TableRows(frame, decided, np.arange(rows), notes, lacking)
 
 
 def _converted(
@@ -340,7 +338,7 @@ class TextSource:
             raise ValueError(f"{path} is empty: give a table with a header")
         self.separator = _separator(sample)
         self.comma = self.separator == ";"
-        self.names = [name.strip() for name in next(self._records([]), [])]
+        self.names = [name.strip() for name in next(self._records(), [])]
 
     def chunks(self) -> Iterator[list[Any]]:
         """Columns of up to `CHUNK` rows, without rows of another length than the header."""
@@ -352,30 +350,12 @@ class TextSource:
         while chunk := list(islice(rows, CHUNK)):
             yield list(zip(*chunk, strict=True))
 
-    def texts(self, rows: Sequence[int]) -> Iterator[str]:
-        """The header and the ``rows``, in ascending order, as they are written in the file."""
-        lines: list[str] = []
-        next(self._records(lines))
-        yield _ended(lines)
-        lines.clear()
-        wanted = iter([*rows, -1])
-        place = next(wanted)
-        for number, _ in enumerate(self._rows(lines)):
-            text = _ended(lines)
-            while place == number:
-                yield text
-                place = next(wanted)
-            if place < 0:
-                return
-
-    def _rows(self, lines: list[str] | None = None) -> Iterator[list[str]]:
-        """The rows below the header that have its length; ``lines`` as in `_records`."""
+    def _rows(self) -> Iterator[list[str]]:
+        """The rows below the header that have its length."""
         wrong: list[tuple[int, int]] = []
         right = repeated = 0
-        records = self._records(lines)
+        records = self._records()
         header = next(records)
-        if lines is not None:
-            lines.clear()
         try:
             for number, record in enumerate(records, 1):
                 if len(record) == len(header) and record != header:
@@ -385,8 +365,6 @@ class TextSource:
                     repeated += 1
                 else:
                     wrong.append((number, len(record)))
-                if lines is not None:
-                    lines.clear()
         except csv.Error as error:
             self.faults.append(f"a quoted cell does not end where the next separator is ({error})")
         if wrong:
@@ -403,37 +381,19 @@ class TextSource:
             rows = "1 row repeats" if repeated == 1 else f"{repeated} rows repeat"
             self.notes.append(f"{rows} the header: left out")
 
-    def _records(self, lines: list[str] | None = None) -> Iterator[list[str]]:
-        """The header and the rows that are not empty, without empty cells beyond the header.
-
-        ``lines``: a list that receives the lines of each record.
-        """
+    def _records(self) -> Iterator[list[str]]:
+        """The header and the rows that are not empty, without empty cells beyond the header."""
         width = None
         with unpacked(self.path, "rt", encoding=self.encoding, newline="") as file:
-            read = file if lines is None else _kept(file, lines)
             sep, aligned = self.separator, self.separator == " "  # runs of spaces divide once
-            for record in csv.reader(read, delimiter=sep, skipinitialspace=aligned, strict=True):
+            for record in csv.reader(file, delimiter=sep, skipinitialspace=aligned, strict=True):
                 if len(record) <= 1 and not any(record):
-                    if lines is not None:
-                        lines.clear()
                     continue
                 if width is None:
                     width = len(record)
                 while len(record) > width and not record[-1].strip():
                     record.pop()
                 yield record
-
-
-def _kept(file: Iterable[str], lines: list[str]) -> Iterator[str]:
-    for line in file:
-        lines.append(line)
-        yield line
-
-
-def _ended(lines: list[str]) -> str:
-    """The text of ``lines``, which end like lines of a file."""
-    text = "".join(lines)
-    return text if text.endswith(("\n", "\r")) else f"{text}\n"
 
 
 def _separator(sample: str) -> str:
@@ -457,7 +417,7 @@ def _separator(sample: str) -> str:
 class _FrameSource:
     """The columns of a DataFrame: numbers and dates as they are, others as they are written."""
 
-    comma, encoding = False, ""
+    comma = False
 
     def __init__(self, frame: pd.DataFrame) -> None:
         self.index = [str(name) for name in frame.index.names]

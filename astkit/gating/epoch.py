@@ -24,7 +24,7 @@ from astkit.gating.selection import Selection, check_selection
 from astkit.progress import warn
 
 Features = Callable[[Tensor, str], Tensor]
-"""``(rows, "data" or "target")`` -> float32 ``[n, d]``, see `RunInfo.features`."""
+"""``(rows, "data" or "validation")`` -> float32 ``[n, d]``, see `RunInfo.features`."""
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,9 @@ class RunInfo:
     classes: bool | None = None
     seed: int = 0  #: of the policy; combine with epoch and round
     data: Any = field(default=None, repr=False)  #: the data set that is trained on
-    target: Any = field(default=None, repr=False)  #: the validation data, if any
-    #: computes what the model in training finds in given rows of ``data`` or ``target``: its last
-    #: hidden layer, the loss and the entropy, in one counted forward pass; not in custom loops
+    validation: Any = field(default=None, repr=False)  #: the validation data, if any
+    #: computes what the model in training finds in given rows of ``data`` or ``validation``: its
+    #: last hidden layer, the loss and the entropy, in one counted forward pass; not in custom loops
     features: Features | None = field(default=None, repr=False)
     budget: float | None = None  #: FLOPs that the run may spend, if these are its budget
 
@@ -61,6 +61,14 @@ class RunInfo:
     def draws(self) -> int:
         """Rows of an epoch of dense training: all but those of a target, see `joined`."""
         return min(self.samples, old_rows(self.data, self.samples))
+
+    @property
+    def target(self) -> Any:
+        """An earlier name of ``validation``; raises ``AttributeError``."""
+        raise AttributeError(
+            "RunInfo.target was the validation data: read run.validation, and rows of a target that"
+            " may be trained on from run.data, the last ones after the first run.draws"
+        )
 
     @property
     def joined(self) -> bool:
@@ -111,7 +119,7 @@ class Epoch:
         planner: Planner | None,
         samples: int,
         data: Any = None,
-        target: Any = None,
+        validation: Any = None,
     ) -> None:
         self.planner, self.samples = planner, samples
         self.draws = min(samples, old_rows(data, samples))
@@ -119,7 +127,7 @@ class Epoch:
             self.samples, data = self.draws, divide_joined(data)[0]
         self.rounds = 1 if planner is None else planner.rounds
         self.classes: bool | None = None
-        self._given: dict[str, Any] = {"data": data, "target": target}
+        self._given: dict[str, Any] = {"data": data, "validation": validation}
         self.candidates, self.share = 0, 1.0
         self.start(0)
 
@@ -204,15 +212,13 @@ class PolicySampler(Sampler[int]):
     """Yields the rows planned by ``policy``; one iteration is an epoch.
 
     Batches prefetched by workers keep the weights of the plan they were drawn from. Between two
-    iterations ``policy.state_dict()`` is the whole state; within one, save ``iteration()`` as well
-    and pass it to ``resume``: the next iteration continues after the last row passed to
-    ``policy.mean`` or ``policy(...)``.
+    iterations ``policy.state_dict()`` is the whole state.
 
     With several processes, each plans the same rounds and yields every W-th of their rows. The last
     rows of an iteration, fewer than W, that do not divide by W are left out.
 
-    Arguments: a policy that overrides ``plan``, those of `Policy.sampler`, with its validation data
-    as ``target``, and whether the policy ``learns`` from the losses.
+    Arguments: a policy that overrides ``plan``, those of `Policy.sampler`, and whether the policy
+    ``learns`` from the losses.
 
     Attributes:
         epoch: the plan.
@@ -224,7 +230,7 @@ class PolicySampler(Sampler[int]):
         policy: Planner,
         data: Any,
         epochs: float,
-        target: Any = None,
+        validation: Any = None,
         learns: bool = False,
         classes: bool | None = None,
     ) -> None:
@@ -239,17 +245,15 @@ class PolicySampler(Sampler[int]):
                 " Gate"
             )
         self.policy, self.epochs = policy, check_number("epochs", epochs, ABOVE_0)
-        self.epoch = Epoch(policy, samples, data, target)
+        self.epoch = Epoch(policy, samples, data, validation)
         self.epoch.classes = classes
         self.progress: Callable[[], float] | None = None
         self._learns = learns
         self._length = policy.expected_rows(self.epoch.draws) // distributed.world()
-        self._interrupted: dict[str, Any] | None = None
         self._start()
 
     def _start(self) -> None:
         self.epoch.start(max(0, self.policy.begun - 1))
-        self._done = 0  # rows of all processes trained on before an interruption
         self._share()
 
     def _share(self) -> None:
@@ -260,34 +264,6 @@ class PolicySampler(Sampler[int]):
         self._rows, self._scale = self.epoch.rows[mine], self.epoch.scale[mine]
         if not self.epoch.planned:
             self._next = 0  # the first row after the latest batch
-
-    def iteration(self) -> dict[str, Any]:
-        """State of the current iteration: its rounds, and the rows of all processes that are left.
-
-        With several processes, each must call it.
-        """
-        if self._interrupted is not None:  # restored, and not continued yet
-            return self._interrupted
-        drawn = self._next * distributed.world()
-        plan = self.epoch.state_dict()
-        rows, scale = self.epoch.rows[drawn:], self.epoch.scale[drawn:]
-        return {
-            "samples": self.epoch.samples,
-            "plan": {**plan, "rows": rows, "scale": scale},
-            "done": self._done + drawn,
-        }
-
-    def resume(self, state: dict[str, Any] | None) -> None:
-        """Let the next iteration continue the one whose ``iteration()`` is given.
-
-        Raises ``ValueError`` for one of another number of rows.
-        """
-        if state is not None and state["samples"] != self.epoch.samples:
-            raise ValueError(
-                f"the epoch to resume has {state['samples']} rows to select from, but data has"
-                f" {self.epoch.samples}: pass the data set of the interrupted run"
-            )
-        self._interrupted = state
 
     def __len__(self) -> int:
         """Rows of the latest complete epoch, in this process; before that, the policy's estimate.
@@ -300,29 +276,21 @@ class PolicySampler(Sampler[int]):
 
     def __iter__(self) -> Iterator[int]:
         policy = self.policy
-        state, self._interrupted = self._interrupted, None
         policy.exchange()
-        if state is None:
-            if self.progress is None and policy.begun >= self.epochs:
-                warn(
-                    f"{type(policy).__name__} has completed its {self.epochs:g} epochs, so its"
-                    " schedule stays at the final value: raise epochs"
-                )
-            learns = self._learns or bool((self.epoch.scale != 1).any())
-            if len(self._rows) and not self._next and learns:
-                warn(
-                    f"no batch of the last epoch of {type(policy).__name__} was passed to"
-                    " policy.mean, so it learns nothing and weighs no row: train with"
-                    " policy.mean(losses, index)"
-                )
-            policy.begun += 1
-            self._start()
-        else:
-            self._start()
-            self.epoch.load_state_dict(state["plan"])
-            self._done = state["done"]
-            self._share()
-            yield from _numbers(self._rows)
+        if self.progress is None and policy.begun >= self.epochs:
+            warn(
+                f"{type(policy).__name__} has completed its {self.epochs:g} epochs, so its"
+                " schedule stays at the final value: raise epochs"
+            )
+        learns = self._learns or bool((self.epoch.scale != 1).any())
+        if len(self._rows) and not self._next and learns:
+            warn(
+                f"no batch of the last epoch of {type(policy).__name__} was passed to"
+                " policy.mean, so it learns nothing and weighs no row: train with"
+                " policy.mean(losses, index)"
+            )
+        policy.begun += 1
+        self._start()
         order = rng.permutation(self.epoch.draws, policy.seed, "order", self.epoch.number)
         while not self.epoch.complete:
             policy.exchange()
@@ -332,12 +300,12 @@ class PolicySampler(Sampler[int]):
             before = len(self._rows)
             self._share()
             yield from _numbers(self._rows[before:])
-        self._length = self._done // distributed.world() + len(self._rows)
+        self._length = len(self._rows)
 
     def over(self, size: int) -> bool:
         """Whether fewer than ``size`` rows of this iteration were not trained on yet."""
         left = len(self._rows) - self._next
-        return self._interrupted is None and self.epoch.complete and left < size
+        return self.epoch.complete and left < size
 
     def scale_of(self, index: Tensor) -> Tensor:
         """Factors of the losses of a drawn batch in their mean, ``[rows]``; once per batch.

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, IterableDataset
-from transformers import Trainer, TrainerState
+from transformers import Trainer
 from transformers.trainer_utils import get_last_checkpoint
 
 from astkit.datasets import indexed
@@ -24,8 +25,9 @@ from astkit.gating.epoch import PolicySampler
 from astkit.gating.losses import logits_of, reduced, shifts_labels, single
 from astkit.gating.policy import as_policy
 from astkit.gating.selection import evaluating
-from astkit.integrations import load_policy, saved, settings
+from astkit.progress import warn
 from astkit.trainers import checkpoint
+from astkit.trainers.fingerprint import check_same, plain
 
 INDEX, SCALE = "astkit_index", "astkit_scale"  # keys of a batch
 STATE = "policy"  # files of the policy's state in a checkpoint
@@ -38,7 +40,9 @@ class PolicyTrainer(Trainer):
     ``num_train_epochs`` and ``max_steps`` determine the number of steps as usual, so that learning
     rate schedules end with the training: an epoch of the Trainer has the estimated number of steps
     of an epoch of the policy, and the policy plans its next epoch when its rows are used up. If
-    every row is selected, the loss equals the model's own. Checkpoints contain the policy's state.
+    every row is selected, the loss equals the model's own. Checkpoints contain the policy's state:
+    of one within an epoch of the policy, that at its start, with which a resumed run begins it
+    again.
 
     Args:
         policy: a policy, its name or mapping; ``None`` selects every row. Before loading, or with
@@ -69,9 +73,9 @@ class PolicyTrainer(Trainer):
                 " one loss per row: pass criterion=(outputs, batch) -> [rows]"
             )
         self.policy = as_policy(policy, self.args.seed) or Policy()
-        settings(self.policy)
-        self.criterion, self.resumed_step = criterion, 0
-        self._iteration: dict[str, Any] | None = None
+        self._made = plain(self.policy)  # a run may change its settings
+        self._epochs: _Epochs | None = None
+        self.criterion = criterion
         config = getattr(self.model, "config", None)
         self.labels_are_inputs = getattr(config, "is_encoder_decoder", False)
         regression = getattr(config, "problem_type", None) == "regression"
@@ -88,7 +92,6 @@ class PolicyTrainer(Trainer):
             sampler = policy._sampler = PolicySampler(policy, indexed(rows), epochs=1)
         else:
             return loader
-        sampler.resume(self._iteration)
         sampler.progress = lambda: self.state.global_step / max(1, self.state.max_steps)
         names = ("num_workers", "pin_memory", "prefetch_factor", "persistent_workers")
         inner = DataLoader(
@@ -102,14 +105,12 @@ class PolicyTrainer(Trainer):
         )
         if not len(inner):
             raise ValueError(TOO_FEW)
-        accumulated = self.args.gradient_accumulation_steps
-        done = 0 if self.args.ignore_data_skip else self.resumed_step
-        skipped = done % -(-len(inner) // accumulated) * accumulated
-        return DataLoader(_Stream(inner, sampler, skipped), batch_size=None)
+        self._epochs = _Epochs(self, inner, sampler)
+        return DataLoader(self._epochs, batch_size=None)
 
     def num_examples(self, dataloader: DataLoader[Any]) -> int:
         data = dataloader.dataset
-        return len(data.sampler) if isinstance(data, _Stream) else super().num_examples(dataloader)
+        return len(data.sampler) if isinstance(data, _Epochs) else super().num_examples(dataloader)
 
     def compute_loss(
         self,
@@ -188,7 +189,6 @@ class PolicyTrainer(Trainer):
 
     def train(self, resume_from_checkpoint: Any = None, *args: Any, **options: Any) -> Any:
         latest = resume_from_checkpoint is True
-        self._iteration, self.resumed_step = None, 0
         folder = get_last_checkpoint(self.args.output_dir) if latest else resume_from_checkpoint
         if folder:
             path = Path(folder) / f"{STATE}.json"
@@ -197,20 +197,28 @@ class PolicyTrainer(Trainer):
                     f"{folder} has no {path.name}: resume a complete checkpoint of a PolicyTrainer"
                 )
             state = checkpoint.read(path)
-            load_policy(self.policy, state)
-            self._iteration = state["iteration"]
-            trained = TrainerState.load_from_json(str(Path(folder) / "trainer_state.json"))
-            self.resumed_step = trained.global_step
+            check_same(state["made"], self._made, "the policy of the checkpoint")
+            self.policy.load_state_dict(state["policy"])
+            if state["within"]:
+                warn(
+                    f"{folder} lies within an epoch of {type(self.policy).__name__}, which begins"
+                    " again: rows of this epoch that were trained on before may come twice"
+                )
         result = super().train(resume_from_checkpoint, *args, **options)
         self.policy.exchange()
         return result
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         super()._save_checkpoint(model, trial)
-        state = saved(self.policy, epoch_over=False)
+        self.policy.exchange()
+        state, within = self.policy.state_dict(), False
+        left = self._train_batch_size if self.args.dataloader_drop_last else 1
+        if self._epochs is not None and not self._epochs.sampler.over(left):
+            state, within = self._epochs.at_start, True
         if self.is_world_process_zero():
             folder = Path(self._get_output_dir(trial)) / f"checkpoint-{self.state.global_step}"
-            checkpoint.write(folder / STATE, state)
+            whole = {"policy": state, "made": self._made, "within": within}
+            checkpoint.write(folder / STATE, whole)
 
 
 def causal_losses(outputs: Any, batch: Any) -> tuple[Tensor, Tensor]:
@@ -251,33 +259,41 @@ def _rows(criterion: Criterion, outputs: Any, batch: Any) -> tuple[Tensor, Tenso
     return reduced(tokens, mask), real.reshape(len(tokens), -1).sum(1)
 
 
-class _Stream(IterableDataset[Any]):
-    """Batches of ``loader``; an iteration is an epoch of the Trainer, not of the policy.
+class _Epochs(IterableDataset[Any]):
+    """Batches of ``loader``, epoch after epoch of the policy; an iteration is one of ``trainer``.
 
-    The first iteration begins with ``skipped`` placeholders, which a resumed Trainer drops.
+    Attributes:
+        at_start: the policy's state at the start of its current epoch.
     """
 
-    def __init__(self, loader: DataLoader[Any], sampler: PolicySampler, skipped: int) -> None:
-        self.loader, self.sampler, self.skipped = loader, sampler, skipped
+    def __init__(
+        self, trainer: PolicyTrainer, loader: DataLoader[Any], sampler: PolicySampler
+    ) -> None:
+        self.trainer, self.loader, self.sampler = trainer, loader, sampler
         self.length = len(loader)
-        self.batches: Iterator[Any] = iter(())
+        self.at_start: dict[str, Any] = {}
+        self.batches = self._batches()
 
     def __len__(self) -> int:
         return self.length
 
     def __iter__(self) -> Iterator[Any]:
-        skipped, self.skipped = self.skipped, 0
-        yield from [None] * skipped
-        for _ in range(self.length - skipped):
-            yield self._next()
+        args, dropped = self.trainer.args, 0
+        if not args.ignore_data_skip:  # a Trainer that resumes within its epoch drops as many
+            accumulated = args.gradient_accumulation_steps
+            dropped = self.trainer.state.global_step % -(-self.length // accumulated) * accumulated
+        yield from [None] * dropped
+        yield from islice(self.batches, self.length - dropped)
 
-    def _next(self) -> Any:
-        for _ in range(3):  # the rest of an epoch that was resumed may be empty
-            batch = next(self.batches, None)
-            if batch is not None:  # its factors are known until the next epoch is planned
-                return {**batch, SCALE: self.sampler.scale_of(batch[INDEX])}
-            self.batches = iter(self.loader)
-        raise ValueError(TOO_FEW)
+    def _batches(self) -> Iterator[dict[str, Any]]:
+        policy = self.trainer.policy
+        while True:
+            policy.exchange()
+            self.at_start, batch = policy.state_dict(), None
+            for batch in self.loader:  # its factors are known until the next epoch is planned
+                yield {**batch, SCALE: self.sampler.scale_of(batch[INDEX])}
+            if batch is None:
+                raise ValueError(TOO_FEW)
 
 
 def _with_index(collate_fn: Callable[[list[Any]], Any], pairs: list[Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -67,10 +67,9 @@ class EnergyMeter:
         print(meter.reading("training"))
 
     ``device`` "auto" is the available accelerator, else the CPU. Without a counter only time is
-    measured, and each reading is ``None`` with the reason.
-    Synchronise the device before each edge: queued work is counted in the next window. A counter
-    may wrap once in a window. ``device``: "auto" is an NVIDIA GPU where there is one, else the CPU.
-    ``clock``: monotonic, in seconds.
+    measured, and each reading is ``None`` with the reason. Synchronise the device before each edge:
+    queued work is counted in the next window. A counter may wrap once in a window. ``clock``:
+    monotonic, in seconds.
     """
 
     def __init__(
@@ -86,8 +85,6 @@ class EnergyMeter:
         if str(device) == "auto":
             device = torch.accelerator.current_accelerator(check_available=True) or "cpu"
         try:
-            if device == "auto":
-                device = "cuda" if torch.cuda.is_available() else "cpu"
             self.counter = counter or _open_counter(torch.device(device))
         except Exception as error:  # of the system, a driver or torch
             self._missing = f"no energy counter of {device} ({error})"
@@ -136,19 +133,6 @@ class EnergyMeter:
             reason = f"the counter did not move in {account.seconds:.1f} s"
         joules = account.joules if reason is None else None
         return EnergyReading(joules, *self.counter[:2], account.seconds, reason)
-
-    def state_dict(self) -> dict[str, Any]:
-        """The totals so far, as plain values."""
-        accounts = {name: asdict(account) for name, account in self._accounts.items()}
-        scope = "none" if self.counter is None else self.counter.scope
-        return {"counter": scope, "accounts": accounts}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from ``state``; of another counter, nothing is measured from here on."""
-        self._accounts = {name: _Account(**fields) for name, fields in state["accounts"].items()}
-        if self.counter is not None and state["counter"] != self.counter.scope:
-            self._missing = f"the run began with another counter ({state['counter']})"
-            self.counter = None
 
 
 def _open_counter(device: torch.device) -> EnergyCounter:

@@ -34,7 +34,7 @@ from astkit.progress import warn
 Shape = tuple[tuple[int, ...], ...]
 
 BUCKET = 8
-"""Other lengths than the first are rounded up to a multiple of it."""
+"""Lengths are rounded up to a multiple of it."""
 
 
 class PassFlops(NamedTuple):
@@ -97,8 +97,8 @@ def stated(flops: RowFlops, inputs: Any) -> BatchFlops:
 class Costs:
     """FLOPs of batches, counted once for each shape of their rows.
 
-    Where only one length varies, as of texts, the first one is counted as it is, and others are
-    rounded up to a multiple of `BUCKET`.
+    The length of a text or a series, whose rows have one or two dimensions, is rounded up to a
+    multiple of `BUCKET`, so that few of them are counted; not where the model refuses that.
 
     Args:
         model: the model in training; another one is counted likewise.
@@ -107,8 +107,6 @@ class Costs:
     Attributes:
         known: costs by model, which of the parameters in training are trained, and shape.
         trained: for each parameter whether it was trained at the latest `note_trained`.
-        lengths: the first length of each kind of shape; a checkpoint saves it, since a resumed run
-            may begin with another one.
 
     Raises ``ValueError`` if ``flops`` is no number of FLOPs.
     """
@@ -118,7 +116,6 @@ class Costs:
             stated(flops, None)
         self.model, self.flops = model, flops
         self.known: dict[tuple[nn.Module, tuple[bool, ...], Shape], BatchFlops] = {}
-        self.lengths: dict[Shape, int] = {}
         self._warned: set[str] = set()
         self.note_trained()
 
@@ -135,24 +132,31 @@ class Costs:
         if model is self.model and self.flops is not None:
             cost = stated(self.flops, batch.x)
         else:
-            length = shape[0][0] if shape[0] else 0
-            first = self.lengths.setdefault(_with_length(shape, length, 0), length)
-            longer = length if length == first else _rounded(length, model)
-            key = (model, self.trained, _with_length(shape, length, longer))
-            if key not in self.known:
-                self.known[key] = _counted(count, model, batch, length, longer)
-                self._warn(set(self.known[key].uncounted))
-            cost = self.known[key]
+            rounded = self._of_rounded_length(model, batch, shape, count)
+            cost = count(model, batch) if rounded is None else rounded
+            self._warn(set(cost.uncounted))
         self.known[model, self.trained, shape] = cost
         return cost
 
-    def state_dict(self) -> dict[str, Any]:
-        """The first length of each kind of shape."""
-        return {"lengths": dict(self.lengths)}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore ``state``."""
-        self.known, self.lengths = {}, dict(state["lengths"])
+    def _of_rounded_length(
+        self, model: nn.Module, batch: Batch, shape: Shape, count: Count
+    ) -> BatchFlops | None:
+        """The cost of rows of the next length that is counted; ``None`` if there is none."""
+        length = shape[0][0] if len(shape[0]) in (1, 2) else 0
+        longer = _rounded(length, model)
+        if longer == length:
+            return None
+        rounded = tuple(tuple(longer if n == length else n for n in part) for part in shape)
+        key = (model, self.trained, rounded)
+        if key not in self.known:
+            try:
+                cost = count(model, _lengthened(batch, length, longer))
+            except Exception:  # the model may take rows of its own length only
+                return None
+            if cost.uncounted:
+                return None
+            self.known[key] = cost
+        return self.known[key]
 
     def _warn(self, uncounted: set[str]) -> None:
         unknown = uncounted - self._warned
@@ -165,23 +169,11 @@ class Costs:
             )
 
 
-def _counted(count: Count, model: nn.Module, batch: Batch, length: int, longer: int) -> BatchFlops:
-    if longer > length:
-        cost = count(model, _lengthened(batch, length, longer))
-        if not cost.uncounted:
-            return cost  # else the model may refuse this length
-    return count(model, batch)
-
-
 def shape_of(batch: Batch) -> Shape:
     """Shapes of the inputs of one row."""
     if isinstance(batch.x, Tensor):
         return (tuple(batch.x.shape[1:]),)
     return tuple(tuple(tensor.shape[1:]) for tensor in tensors(batch.x))
-
-
-def _with_length(shape: Shape, length: int, other: int) -> Shape:
-    return tuple(tuple(other if n == length else n for n in part) for part in shape)
 
 
 def _rounded(length: int, model: nn.Module) -> int:

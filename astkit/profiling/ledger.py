@@ -101,6 +101,7 @@ class Ledger:
         self._started = 0.0
         self._window = ExitStack()  # of the meter, while a clock runs
         self._timers: dict[str, Phase] = {}
+        self._resumed = False  # joules of a part are none of the whole
 
     def phase(self, name: str) -> Phase:
         """A context whose duration is added to ``phases[name]``."""
@@ -232,9 +233,10 @@ class Ledger:
 
     def energy(self, name: Clock = "training") -> EnergyReading:
         """Joules of a clock's total time, or the reason for their absence."""
-        if self.meter is None:
-            return EnergyReading(None, None, "none", self.seconds[name], "no meter was given")
-        return self.meter.reading(name)
+        if self.meter is not None and not self._resumed:
+            return self.meter.reading(name)
+        reason = "the run was resumed" if self._resumed else "no meter was given"
+        return EnergyReading(None, None, "none", self.seconds[name], reason)
 
     @property
     def origin_energy_units(self) -> float:
@@ -256,7 +258,6 @@ class Ledger:
             "phases": dict(self.phases),
             "flops_dense": self.flops_dense,
             "uncounted": sorted(self.uncounted),
-            "meter": None if self.meter is None else self.meter.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -270,8 +271,7 @@ class Ledger:
         self.flops_dense = state["flops_dense"]
         self.uncounted = set(state["uncounted"])
         self._pooled = self._totals()  # all counts so far are those of all processes
-        if self.meter is not None:
-            self.meter.load_state_dict(state["meter"] or {"counter": "no meter", "accounts": {}})
+        self._resumed = True
 
 
 def synchronizer(device: torch.device) -> Callable[[], None] | None:

@@ -1,26 +1,24 @@
-"""Tasks of a comparison: arguments of `astkit.compare`, by name; from files: `astkit.tasks.files`.
+"""Tasks of a comparison: arguments of `astkit.compare`, by name; of folders: `astkit.tasks.images`.
 
-``astkit.compare(**task("language"), policies=["auto"])``. A task is a mapping with ``make_model``,
-``train``, ``validation``, ``test``, and where they differ from the defaults ``criterion``,
-``metrics``, ``config``, ``batch_size``, ``budget`` and ``policies``.
+``astkit.compare(**task("digits"), policies=["auto"])``. A task is a mapping with ``make_model``,
+``train``, ``validation``, ``test`` and ``config``.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from astkit.names import resolve
-from astkit.tasks.parts import Arguments
 
 __all__ = ["task"]
 
 
-def task(name: str, **options: Any) -> Arguments:
+def task(name: str, root: str | Path | None = None) -> dict[str, Any]:
     """The task registered as ``name``; the data and the splits are the same in each call.
 
-    ``options``: ``root`` of "cifar10", ``path`` of "language". Raises ``ValueError`` for another
-    name, and the errors of the task.
+    ``root``: folder of the data, see data/README.md. Raises ``ValueError`` for another name, and
+    the errors of `astkit.datasets.load`.
     """
-    make = resolve("task", name)
-    arguments: Arguments = make(**options)
+    arguments: dict[str, Any] = resolve("task", name)(root)
     return arguments

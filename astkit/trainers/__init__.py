@@ -5,10 +5,9 @@ training batches in the order of a plan. optimisation: forward and backward pass
 graphs: steps recorded as CUDA graphs. evaluation: metrics. validation: the data evaluated after
 each epoch, early stopping. first_batch: checks before the first step. refusals: sentences about
 what cannot be trained. config: `TrainConfig`, `Budget`, learning rates. history: records. reports:
-records on their way to observers. metrics_file: records in a file. steering: settings changed in a
-run. checkpoint: files of a run's state. run_checkpoints: those of one trainer. fingerprint: whether
-it is the same run. stopping: interrupts and time budgets. progress: bars of runs. sample_by_sample:
-single rows, as the original.
+records on their way to observers. steering: settings changed in a run. checkpoint: files of a run's
+state. run_checkpoints: those of one trainer. fingerprint: whether it is the same run. stopping:
+interrupts and time budgets. progress: bars of runs. sample_by_sample: single rows, as the original.
 """
 
 from astkit.trainers.checkpoint import Checkpoints as Checkpoints
@@ -18,7 +17,6 @@ from astkit.trainers.config import choose_device as choose_device
 from astkit.trainers.config import fast_rules as fast_rules
 from astkit.trainers.evaluation import Metric as Metric
 from astkit.trainers.history import Observer as Observer
-from astkit.trainers.metrics_file import MetricsFile as MetricsFile
 from astkit.trainers.sample_by_sample import SampleBySampleTrainer as SampleBySampleTrainer
 from astkit.trainers.steering import Event as Event
 from astkit.trainers.step import StepResult as StepResult

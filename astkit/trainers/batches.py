@@ -146,8 +146,8 @@ class Batches:
         if planner is not None:
             _check_selectable(planner, source)
         data = getattr(source, "data", None)
-        target = getattr(validation, "data", getattr(validation, "loader", None))
-        self.epoch = Epoch(planner, source.num_samples or 0, data, target)
+        validated = getattr(validation, "data", getattr(validation, "loader", None))
+        self.epoch = Epoch(planner, source.num_samples or 0, data, validated)
         self.device, self.seed = device, seed
         self.batch = self.taken = self.rows = 0
         self.processes, self.process = distributed.world(), distributed.key()

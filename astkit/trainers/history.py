@@ -94,6 +94,6 @@ class History:
         return {"epochs": list(self.epochs), "events": list(self.events)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore epochs and events; earlier batches are available in a metrics file only."""
+        """Restore epochs and events; an observer may keep earlier batches."""
         self.epochs, self.events = list(state["epochs"]), list(state["events"])
         self.steps = []

@@ -15,7 +15,6 @@ from torch import Tensor
 from astkit.gating.selection import Selection
 from astkit.progress import in_notebook
 from astkit.trainers.history import History, Observer, StepRecord
-from astkit.trainers.metrics_file import MetricsFile
 
 NOTEBOOK_SECONDS = 0.5  # between reports in a notebook, and at least on an accelerator
 SCORES, BATCHES = 32, 8  # rows of a batch, and batches of a report, whose scores are sent
@@ -91,12 +90,6 @@ class Reports:
             if hasattr(observer, "sync"):
                 observer.sync()
 
-    def start_again(self) -> None:
-        """Remove the lines of a run that was killed before its first checkpoint."""
-        for observer in self.observers:
-            if isinstance(observer, MetricsFile):
-                observer.load_state_dict({**observer.state_dict(), "lines": 0})
-
     def _stateful(self) -> Iterator[tuple[str, Any]]:
         """The observers with state, by class and number."""
         seen: Counter[str] = Counter()
@@ -115,8 +108,6 @@ class Reports:
         for name, observer in self._stateful():
             if name in state:
                 observer.load_state_dict(state[name])
-            elif isinstance(observer, MetricsFile) and observer.lines:
-                raise ValueError(f"{observer.path} is not of this run: give a new file")
 
 
 def _is_live(observer: Any) -> bool:

@@ -31,7 +31,6 @@ STATEFUL = (
     "batches",
     "optimisation",
     "ledger",
-    "costs",
     "reports",
     "steering",
     "validator",
@@ -152,8 +151,6 @@ class RunState:
         """Continue from the newest checkpoint if requested."""
         found = saves.open(description, resume)
         if found is None:
-            if resume:  # killed before its first checkpoint, possibly after its first metrics
-                self.reports.start_again()
             return
         path, state = found
         try:

@@ -270,7 +270,7 @@ class Dashboard:
                 trainer.reports.observers.append(self.board)
             else:
                 trainer.reports.add(self.board, accelerator=trainer.device.type != "cpu")
-        if trainer.ledger.meter is None:
+        if trainer.ledger.meter is None and not trainer.step:  # a part's joules are not the run's
             trainer.ledger.meter = EnergyMeter(trainer.device)
         self.last = run = Run(trainer)
         return run, Screen(run, self.board, frontend.mode(self.live), controls)

@@ -53,20 +53,5 @@ def decisions(table: pd.DataFrame) -> Picture:
     return figure
 
 
-@styled
-def curve(table: pd.DataFrame) -> Picture:
-    """The foretold gain of the decision chosen by fewer of the target's rows."""
-    figure = picture(height=3.0)
-    axis = figure.axes[0]
-    errors = [table["gain"] - table["low"], table["high"] - table["gain"]]
-    axis.errorbar(table["rows"], table["gain"], yerr=errors, fmt="o-", color=SELECTED, capsize=3)
-    axis.axhline(0, color=SOFT, linewidth=0.8)
-    axis.set(xscale="log", xlabel="target rows")
-    axis.set_ylabel(f"gain over the old rows,\n{_unit(table)}")
-    axis.minorticks_off()
-    axis.set_xticks(table["rows"], labels=[f"{each:,}" for each in table["rows"]])
-    return figure
-
-
 def _unit(table: pd.DataFrame) -> str:
     return str(table["unit"].iloc[0]) if len(table) else ""

@@ -122,7 +122,7 @@ def test_the_target_is_asked_first_and_as_aim_does() -> None:
         assert policy.plan(unjudged) is None
     few = Subset(BALANCED, range(FEWEST - 1))
     unknown = TensorDataset(torch.zeros(len(TAIL), 1, 1, 1, 1), TAIL.tensors[1])
-    for part in ({"target": few}, {"target": None}, {"data": unknown}):
+    for part in ({"validation": few}, {"validation": None}, {"data": unknown}):
         assert Auto(seed=3).plan(replace(run, **part)) is None
 
 

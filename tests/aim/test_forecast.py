@@ -15,7 +15,6 @@ from astkit.aim.decisions import (
     Judge,
     Judgement,
     choose,
-    decisions_for,
     forward_folds,
     random_folds,
 )
@@ -32,13 +31,11 @@ from tests.aim.tables import made
         (BOTH, "both"),
         (Decision(times=4), "both x4"),
         (TARGET, "target"),
-        (Decision(times=4, weighted=True), "weighted both x4"),
-        (Decision(times=1, without=("day",)), "both without day"),
+        (Decision(times=1, weighted=True), "weighted both"),
     ],
 )
 def test_decisions_have_names(decision: Decision, name: str) -> None:
     assert decision.name == name
-    assert len({each.name for each in decisions_for(["day"])}) == 11
 
 
 def test_folds_keep_units_together_and_go_forward() -> None:
@@ -85,7 +82,7 @@ def test_the_simplest_of_the_best_is_chosen(gains: list[float], decision: Decisi
     rows = np.arange(400)
     folds = [(rows[:0], part) for part in np.split(rows, 4)]
     none = (np.zeros((0, 0)), np.zeros(0))
-    judge = Judge(none, none, [], trees, squared, np.ones_like, folds, rows, "points")
+    judge = Judge(none, none, trees, squared, np.ones_like, folds, rows, "points")
     found = [Judgement(OLD, old)]
     for gain, each in zip(gains, (BOTH, Decision(times=4), TARGET), strict=True):
         losses = old - gain + 10 * draw.normal(size=400)
@@ -97,7 +94,7 @@ def test_of_the_time_to_come_a_gain_varies_as_between_folds() -> None:
     rows = np.arange(300)
     folds = [(rows[:0], part) for part in np.split(rows, 3)]
     none = (np.zeros((0, 0)), np.zeros(0))
-    settings = (none, none, [], trees, squared, np.ones_like, folds, rows, "points")
+    settings = (none, none, trees, squared, np.ones_like, folds, rows, "points")
     new = -np.repeat([0.0, 10.0, 20.0], 100)
     gain, error = Judge(*settings, forward=True).gain(np.zeros(300), new)
     assert gain == pytest.approx(10)
@@ -184,13 +181,12 @@ def test_alike_rows_promise_nothing() -> None:
     assert found.separating == ()
 
 
-def test_columns_that_tell_every_row_are_left_out_of_weights_and_decided_about() -> None:
+def test_columns_that_tell_every_row_are_left_out_of_weights() -> None:
     old, target = made(700, 0), made(300, 1, law=0.5)
     old["day"] = np.arange(700) // 7
     target["day"] = 110 + np.arange(300) // 7
     found = forecast(old, target, "y", in_order=False)
     assert found.separating == ("day",)
-    assert "both without day" in found.table["decision"].tolist()
 
 
 def test_dependent_rows_are_judged_forward_and_a_note_says_so() -> None:
@@ -222,21 +218,3 @@ def test_classes_are_judged_in_points_of_accuracy() -> None:
 def test_a_target_without_labels_is_refused_with_the_remedy() -> None:
     with pytest.raises(ValueError, match=r"the target has no 'y'.*astkit\.explain"):
         forecast(made(200, 0), made(200, 1).drop(columns="y"), "y")
-
-
-def test_a_curve_says_what_fewer_rows_would_have_said() -> None:
-    old, target = made(300, 0, law=-1.0), made(150, 1)
-    before = old.copy(), target.copy()
-    found = forecast(old, target, "y", in_order=False, curve=True)
-    assert found.curve is not None
-    assert found.curve["rows"].tolist() == [50, 100, 150]
-    widths = found.curve["high"] - found.curve["low"]
-    assert widths.iloc[0] > widths.iloc[-1]
-    assert found.curve["gain"].iloc[-1] > 40
-    assert found.plot().axes[0].get_xscale() == "log"
-    whole = forecast(old, target, "y", in_order=False)
-    assert whole.curve is None
-    pd.testing.assert_frame_equal(whole.table, found.table)  # it repeats
-    for given, kept in zip((old, target), before, strict=True):
-        pd.testing.assert_frame_equal(given, kept)
-    assert len(whole.plot().axes[0].get_yticklabels()) == len(whole.table)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -304,7 +303,7 @@ def test_tables_as_validation_data_are_weighed_by_the_forecast() -> None:
     assert expected.gain > 20
     policy = Aim()
     rows = torch.arange(2 * N)
-    policy.plan(RunInfo(2 * N, rows[: N // 2], 0, 0, 0.0, data=old, target=new))
+    policy.plan(RunInfo(2 * N, rows[: N // 2], 0, 0, 0.0, data=old, validation=new))
     found = aim.weights(old, new)
     assert torch.equal(policy.drawn_by, found)
     assert policy.flops == 0
@@ -318,7 +317,6 @@ def test_tables_as_validation_data_are_weighed_by_the_forecast() -> None:
 @pytest.mark.parametrize(
     ("decision", "doubt", "said"),
     [
-        (Decision(times=1, without=("x",)), False, "a model keeps x"),
         (BOTH, True, "both are trained on"),
         (OLD, True, "old rows are trained on"),
     ],
@@ -330,4 +328,4 @@ def test_a_sentence_says_what_is_done_of_a_forecast(
     monkeypatch.setattr(plans, "forecast", lambda *_: told)
     plan = plans.plan_of_tables(*divide_joined(turned))
     assert plan.sentence == f"forecast: so: {said}"
-    assert plan.decision == replace(decision, without=())
+    assert plan.decision == decision

@@ -54,7 +54,7 @@ def run_info(train: Any, target: Any, epoch: int, part: int = 0, **options: Any)
     """The start of a quarter of one of four epochs."""
     n = len(train)
     rows = torch.arange(n)[n * part // 4 : n * (part + 1) // 4]
-    return RunInfo(n, rows, epoch, part, epoch / 4, data=train, target=target, **options)
+    return RunInfo(n, rows, epoch, part, epoch / 4, data=train, validation=target, **options)
 
 
 def literal_draw(weights: list[float], count: int, random: torch.Generator) -> list[int]:
@@ -223,7 +223,7 @@ def test_the_model_is_not_asked_where_that_takes_more_than_a_twentieth_of_the_ru
 
     def features(rows: Tensor, of: str) -> Tensor:
         calls.append(of)
-        return torch.stack([rng.uniform(rows, each, of) for each in (0, 1)], 1)
+        return torch.stack([rng.uniform(rows, each, int(of == "data")) for each in (0, 1)], 1)
 
     run = run_info(noise(N), noise(M, 1), 0, 3, features=features)
     policy = Aim()
@@ -249,7 +249,7 @@ def test_the_model_is_asked_about_the_rows_that_are_drawn(
     def features(rows: Tensor, of: str) -> Tensor:
         asked.append(len(rows))
         other = (rows % 8 // 2 == 2).float() * (of == "data")
-        noise = [rng.uniform(rows, each, of) for each in (0, 1)]
+        noise = [rng.uniform(rows, each, int(of == "data")) for each in (0, 1)]
         return torch.stack([left * other + noise[0], noise[1]], 1)
 
     policy = Aim()
@@ -268,7 +268,7 @@ def test_the_model_is_asked_about_the_rows_that_are_drawn(
         return
     rows = (
         Rows(train, by_row=lambda rows: features(rows, "data")),
-        Rows(target, by_row=lambda rows: features(rows, "target")),
+        Rows(target, by_row=lambda rows: features(rows, "validation")),
     )
     ratio = input_ratio(Pair(*rows), early, torch.arange(M), torch.arange(n))
     literal = early * ratio.sqrt()  # the power that the proxy chose before
@@ -297,7 +297,7 @@ def test_rows_that_the_model_is_asked_about_are_distinct_and_not_learnt_yet(
 
     def features(rows: Tensor, of: str) -> Tensor:
         asked.extend([rows] if of == "data" else [])
-        return torch.stack([rng.uniform(rows, each, of) for each in (0, 1)], 1)
+        return torch.stack([rng.uniform(rows, each, int(of == "data")) for each in (0, 1)], 1)
 
     policy, learnt = Aim(), []
     for part in range(4):
@@ -342,7 +342,7 @@ def test_all_rows_are_trained_on_where_choosing_would_take_too_much_of_the_run(
     drifted: aim.RowWeights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = run_info(table(N, 0, flipped=0.6), table(M, 1), 0)
-    known = aim.FITS * least_fit(aim.pair(run.data, run.target)) / aim.MOST
+    known = aim.FITS * least_fit(aim.pair(run.data, run.validation)) / aim.MOST
     for budget, tested in ((0.99 * known, False), (1.01 * known, True)):
         policy = Aim()
         with pytest.warns(UserWarning, match=r"more than 25% of the run: all rows are trained on"):

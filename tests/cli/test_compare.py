@@ -5,15 +5,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from PIL import Image
 
 from astkit import Comparison
 from astkit.cli import main
 from astkit.comparison import compare as comparison
-from astkit.tasks import files
 from tests.cli.refusals import refused
-
-PARTS = ("train", "validation", "test")
 
 
 def test_a_comparison_is_printed_as_text_or_as_json(tmp_path, capsys):
@@ -58,15 +54,15 @@ def test_options_reach_the_comparison(monkeypatch, tmp_path):
     assert (asked.get("budget"), asked["seeds"]) == (None, 5)
     assert asked["out"] is None
     assert len(asked["train"].data) > len(asked["validation"].data)
-    (tmp_path / "text.txt").write_text("to be or not to be " * 400)
-    words = ["--text", str(tmp_path / "text.txt"), "--epochs", "2", "--policies"]
+    words = ["--epochs", "2", "--policies"]
     words += ["gate:rate=0.25,score=margin,fallback=false,layers=[1,[2,3]],seed=null"]
+    words += ["mine.py:Rule:rate=0.5", "mine.py:Rule"]
     with pytest.raises(SystemExit):
         main(["compare", *words])
-    assert asked["train"].names == ("tokens", "labels")
     assert (asked["budget"], asked["epochs"]) == (None, 2)
     gate = {"name": "gate", "rate": 0.25, "score": "margin", "fallback": False, "seed": None}
-    assert asked["policies"] == [{**gate, "layers": [1, [2, 3]]}]
+    own = [{"name": "mine.py:Rule", "rate": 0.5}, {"name": "mine.py:Rule"}]
+    assert asked["policies"] == [{**gate, "layers": [1, [2, 3]]}, *own]
 
 
 def test_options_say_how_a_table_is_read(monkeypatch, tmp_path):
@@ -111,25 +107,6 @@ def test_what_is_predicted_and_left_out_is_said_first(tmp_path, capsys):
     assert sentence.startswith(f"{path} cannot be read:\n- its header has 3 names, but row 1 has 4")
 
 
-def test_images_come_from_folders_with_or_without_their_own_parts(tmp_path, monkeypatch):
-    for part, count in (("train", 20), ("val", 3), ("test", 4)):
-        for label, level in (("cat", 40), ("dog", 200)):
-            folder = tmp_path / part / label
-            folder.mkdir(parents=True)
-            for i in range(count):
-                Image.new("RGB", (8 + i % 3, 9), (level, level, i)).save(folder / f"{i}.png")
-    monkeypatch.setenv("HOME", str(tmp_path.parent))
-    task = files.folder(f"~/{tmp_path.name}", size=8)
-    assert [task[part].num_samples for part in PARTS] == [40, 6, 8]
-    batch = next(task["train"].batches(0))
-    assert task["make_model"]()(batch.x).shape == (40, 2)
-    drawn = files.folder(tmp_path / "train", size=8)
-    assert [drawn[part].num_samples for part in PARTS] == [28, 6, 6]
-    (tmp_path / "val" / "dog").rename(tmp_path / "val" / "wolf")
-    with pytest.raises(ValueError, match="val holds other classes than"):
-        files.folder(tmp_path, size=8)
-
-
 def test_mistakes_are_one_line(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("ASTKIT_DATA", raising=False)
@@ -153,7 +130,7 @@ def test_mistakes_are_one_line(capsys, tmp_path, monkeypatch):
         ([], "required: COMMAND"),
         (["train"], "invalid choice: 'train'"),
         (["compare", "--momentum", "0.9"], "unrecognized arguments"),
-        (["compare", "--csv", "a", "--text", "b"], "not allowed with argument"),
+        (["compare", "--csv", "a", "--images", "b"], "not allowed with argument"),
     ):
         with pytest.raises(SystemExit) as ended:
             main(arguments)

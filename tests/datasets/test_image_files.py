@@ -12,7 +12,7 @@ from PIL import Image
 from torchvision.datasets import ImageFolder
 from torchvision.datasets.folder import IMG_EXTENSIONS
 
-from astkit.datasets import load, pools
+from astkit.datasets import load
 from astkit.datasets.image_files import decode, find_images
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (6, 9, 3), dtype=np.uint8)
@@ -91,7 +91,7 @@ def test_rows_are_those_of_torchvision(tree: str, tmp_path: Path) -> None:
     assert data.labels.tolist() == expected.targets
     assert list(data.classes) == expected.classes
     assert all((suffix in Image.registered_extensions()) for suffix in IMG_EXTENSIONS)
-    assert sorted(pools.read_folder(tmp_path)[1]) == sorted(path for path, _ in expected.samples)
+    assert sorted(map(str, find_images(tmp_path))) == sorted(path for path, _ in expected.samples)
 
 
 @pytest.mark.parametrize(
@@ -109,12 +109,12 @@ def test_hidden_files_are_skipped_by_all(hidden: str, tmp_path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"\0\x05\x16\x07" + bytes(60))  # no image, as macOS writes it
     assert len(load("folders", tmp_path)[0]) == 2
-    assert len(pools.read_folder(tmp_path)[1]) == 2
+    assert len(find_images(tmp_path)) == 2
 
 
 def test_a_format_that_is_not_read_is_named_by_all(tmp_path: Path) -> None:
     put(tmp_path, "a/0.png", "b/deep/0.ico")
-    for read in (find_images, pools.read_folder, lambda root: load("folders", root)):
+    for read in (find_images, lambda root: load("folders", root)):
         with pytest.raises(ValueError, match=r"b/deep/0.ico is none of PNG, JPEG, .*; convert it"):
             read(tmp_path)
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterator
-
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import BatchSampler, Sampler
+from torch.utils.data import Sampler
 
 from astkit import RandomSubset
 from astkit.datasets import indexed
@@ -137,38 +134,6 @@ class Recalled(Policy):
     def observe(self, visit: Visit) -> None:
         assert visit.index is not None
         self.losses[visit.index] = visit.losses
-
-
-@pytest.mark.parametrize("stop", [0, 1, 3, 5])
-def test_an_interrupted_iteration_continues_with_the_rows_that_are_left(stop: int) -> None:
-    def batches(policy: Recalled) -> Iterator[tuple[list[int], float]]:
-        """Three epochs; a batch is drawn before the one before it is trained on."""
-        sampler = policy._sampler or policy.sampler(range(40), epochs=3)
-        more = policy._sampler is not None  # the rest of an interrupted epoch
-        while more or policy.begun < 3:
-            more = False
-            drawn = iter(BatchSampler(sampler, 7, drop_last=False))
-            rows = next(drawn, None)
-            while rows:
-                ahead = next(drawn, None)
-                index = torch.tensor(rows)
-                losses = torch.sin(index * (policy.begun + 1.0)).abs()
-                yield rows, policy.mean(losses, index).item()
-                rows = ahead
-
-    whole = list(batches(Recalled()))
-    policy, found = Recalled(), []
-    running = batches(policy)
-    for _ in range(stop + 1):
-        found.append(next(running))
-    assert policy._sampler is not None
-    saved = copy.deepcopy((policy.state_dict(), policy._sampler.iteration()))
-    later = Recalled()
-    later.load_state_dict(saved[0])
-    later.sampler(range(40), epochs=3).resume(saved[1])
-    assert [*found, *batches(later)] == whole
-    with pytest.raises(ValueError, match=r"epoch to resume has 40 rows .* data has 41: pass the d"):
-        Recalled().sampler(range(41), epochs=3).resume(saved[1])
 
 
 def test_rows_that_are_divided_among_the_processes_again_are_refused(

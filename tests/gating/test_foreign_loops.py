@@ -224,8 +224,6 @@ def test_a_policy_that_plans_and_chooses_keeps_weights_and_position(make: type[R
         for number, (index, (x, y)) in enumerate(drawn[:2]):
             chosen, losses = policy(model, x, y, index), torch.rand(4)
             assert chosen.mean(losses).item() == pytest.approx(3 * losses.mean().item())
-            assert policy._sampler is not None
-            assert policy._sampler.iteration()["done"] == 8 * (number + 1)
             assert bool(policy.told.any()) == bool(number)  # the batch before was observed
             policy.report_batch(losses, index[chosen.index], None, None)
     needs = f"{make.__name__} needs the index of each row, but got none"

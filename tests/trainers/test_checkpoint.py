@@ -28,10 +28,9 @@ from astkit import Gate, Loader
 from astkit.datasets import load
 from astkit.gating import Policy
 from astkit.profiling import EnergyMeter
-from astkit.trainers import Checkpoints, MetricsFile, TimeIsUp, TrainConfig, Trainer, checkpoint
+from astkit.trainers import Checkpoints, TimeIsUp, TrainConfig, Trainer, checkpoint
 from astkit.trainers.checkpoint import DamagedError
-from astkit.trainers.metrics_file import read_metrics
-from tests.trainers.states import leave_after, same, timeless
+from tests.trainers.states import Records, leave_after, same, timeless
 
 DIGITS = load("digits")[0]
 TRAIN, TEST = (DIGITS.subset(torch.arange(*rows)) for rows in ((160,), (160, 220)))
@@ -57,7 +56,7 @@ def build(folder: Path, resume: bool = False, **options: Any) -> Any:
         "epochs": 3,
         "policy": Gate(0.4),
         "config": TrainConfig(lr=1e-2),
-        "observers": [MetricsFile(folder / "metrics.jsonl")],
+        "observers": [Records()],
         "checkpoints": Checkpoints(folder / "ckpt", **keeping),
     }
     return Trainer(model, resume=resume, device="cpu", **{**defaults, **options})
@@ -67,8 +66,8 @@ def left(trainer: Trainer) -> dict[str, Any]:
     state = trainer.state_dict()
     ledger = {key: state["ledger"][key] for key in ("samples", "flops", "flops_dense")}
     weights = {name: value.tolist() for name, value in trainer.model.state_dict().items()}
-    (file,) = [each for each in trainer.reports.observers if isinstance(each, MetricsFile)]
-    records = timeless(read_metrics(file.path))
+    (kept,) = [each.kept for each in trainer.reports.observers if isinstance(each, Records)]
+    records = timeless(kept)
     return {"weights": weights, "ledger": ledger, "policy": state["policy"], "records": records}
 
 
@@ -206,7 +205,7 @@ class Remembering(Policy):
 @pytest.mark.parametrize("change", ["controller", "past", "observers"])
 def test_what_a_new_run_does_not_have_yet_is_resumed(tmp_path: Path, change: str) -> None:
     policy = Remembering if change == "past" else lambda: Gate(0.4)
-    more = {"meter": EnergyMeter(), "observers": [MetricsFile(tmp_path / "metrics.jsonl")]}
+    more = {"meter": EnergyMeter(), "observers": [Records()]}
     run = build(tmp_path, policy=policy(), observers=[])
     if change == "controller":
         run.steer("controller", "top_k")
@@ -221,10 +220,7 @@ def test_what_a_new_run_does_not_have_yet_is_resumed(tmp_path: Path, change: str
 
 
 def test_a_run_killed_before_its_first_checkpoint_starts_again(tmp_path: Path) -> None:
-    MetricsFile(tmp_path / "metrics.jsonl").log(1, phase="epoch", loss=2.0)
-    again = build(tmp_path, resume=True)
-    assert again.step == 0
-    assert (tmp_path / "metrics.jsonl").read_bytes() == b""
+    assert build(tmp_path, resume=True).step == 0
 
 
 # --- ends other than that of the budget

@@ -354,7 +354,9 @@ def test_features_are_the_last_hidden_layer_the_loss_and_the_entropy(micro_batch
     class Looking(Policy):
         def plan(self, run: Any) -> None:
             assert run.features is not None
-            self.found = [run.features(torch.tensor([3, 20, 1]), of) for of in ("data", "target")]
+            self.found = [
+                run.features(torch.tensor([3, 20, 1]), of) for of in ("data", "validation")
+            ]
 
     with rng.isolated("cpu", 1):
         model = nn.Sequential(nn.Linear(8, 5), nn.Dropout(0.5), nn.Tanh(), nn.Linear(5, 3))
@@ -423,7 +425,7 @@ def test_features_are_those_of_rows_that_are_not_augmented(by: str) -> None:
     class Looking(Policy):
         def plan(self, run: Any) -> None:
             rows = torch.arange(20)
-            self.found = [run.features(rows, of) for of in ("data", "target")]
+            self.found = [run.features(rows, of) for of in ("data", "validation")]
 
     data = noise(20)
     policy, model = Looking(), nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
@@ -443,7 +445,7 @@ def test_policies_with_a_memory_need_the_index() -> None:
         run.evaluate(data)  # which needs none
         run.run()
 
-    for policy in ("infobatch", "bls"):
+    for policy in ("infobatch", "cached_loss"):
         train(policy, Loader(DATA, 8))
         with pytest.raises(ValueError, match=r"pass the data set (itself|instead)"):
             train(policy, DataLoader(DATA, 8, shuffle=True))

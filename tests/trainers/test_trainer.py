@@ -404,32 +404,6 @@ def test_a_cost_that_is_no_number_of_flops_is_refused(flops: Any) -> None:
         trainer.run()
 
 
-def test_a_resumed_run_counts_texts_of_all_lengths_as_one_that_was_not_stopped() -> None:
-    generator = torch.Generator().manual_seed(0)
-    rows = [(torch.randint(9, (n,), generator=generator), n % 2) for n in (5, 11, 12, 17, 3, 14)]
-
-    def stacked(items: list[Any]) -> Any:
-        texts, labels = zip(*items, strict=True)
-        return nn.utils.rnn.pad_sequence(list(texts), batch_first=True), torch.tensor(labels)
-
-    class Mean(nn.Sequential):
-        def forward(self, tokens: Tensor) -> Tensor:
-            return super().forward(tokens).mean(1)
-
-    def run() -> Trainer:
-        with rng.isolated("cpu", 0):
-            model = Mean(nn.Embedding(9, 4), nn.Linear(4, 2))
-        return Trainer(model, Loader(rows, 1, collate_fn=stacked), epochs=2, device="cpu")
-
-    whole, first, second = run(), run(), run()
-    finish(whole)
-    for _ in itertools.islice(first.steps(), 3):
-        pass
-    hand_over(first, second)
-    finish(second)
-    assert second.ledger.flops == whole.ledger.flops
-
-
 # --- data as they come
 
 

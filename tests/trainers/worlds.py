@@ -178,7 +178,7 @@ class Asking(Policy):
     def plan(self, run: RunInfo) -> None:
         assert run.features is not None
         counts = torch.arange(21), torch.tensor([5])
-        self.found = [run.features(rows, of) for rows in counts for of in ("data", "target")]
+        self.found = [run.features(rows, of) for rows in counts for of in ("data", "validation")]
 
 
 def asked() -> list[Tensor]:

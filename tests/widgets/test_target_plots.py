@@ -26,11 +26,6 @@ def test_decisions_are_in_order_and_the_chosen_one_is_marked(table: pd.DataFrame
     assert target_plots.decisions(table.iloc[:0]).png()  # nothing was judged
 
 
-def test_a_curve_has_a_point_for_each_number_of_rows(table: pd.DataFrame) -> None:
-    axis = target_plots.curve(table.assign(rows=[50, 100, 300])).axes[0]
-    assert [label.get_text() for label in axis.get_xticklabels()] == ["50", "100", "300"]
-
-
 def test_columns_stand_by_what_they_give_away() -> None:
     found = pd.DataFrame({"column": ["day", "x"], "auc": [1.0, 0.5], "new": ["later", ""]})
     figure = target_plots.separating_columns(found, "alike")

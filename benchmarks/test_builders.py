@@ -1,11 +1,10 @@
-"""Tasks by name: their data, their models, and that a plain torch loop reaches dense's figure."""
+"""Tasks of benches: their data, their models, and plain torch loops that reach their figures."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Mapping
-from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
@@ -18,16 +17,15 @@ from torch.utils.data import DataLoader
 
 import astkit
 from astkit import Trainer, rng
-from astkit.datasets import Images, as_loader, sources
+from astkit.datasets import as_loader
 from astkit.datasets.batch import call
 from astkit.datasets.facts import class_labels
-from astkit.tasks import series, sound, task, text
-from astkit.tasks.language import LENGTH, language
+from benchmarks import builders
+from benchmarks.tasks import RESULTS
 
-RESULTS = Path(astkit.__file__).parents[1] / "benchmarks" / "tasks.json"
 CLASSES = {"series": 4, "sound": 6, "text": 3}
 NAMES = ("series", "sound", "text", "language")
-TASKS = {name: task(name) for name in NAMES}
+TASKS = {name: builders.task(name) for name in NAMES}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -57,24 +55,10 @@ def test_a_task_trains_its_model_on_disjoint_parts(name: str) -> None:
     assert outputs.isfinite().all()
 
 
-def test_what_is_not_known_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "short.txt").write_text("to be " * 20)
-    (tmp_path / "binary.txt").write_bytes(b"\xff\xfe\xff" * 9000)
-    for options, sentence in (
-        ({"name": "speech"}, "unknown task 'speech': choose one of cifar10, digits, fashion_mnist"),
-        ({"name": "language", "path": tmp_path / "short.txt"}, "short.txt has 120 characters, 1 "),
-        ({"name": "language", "path": tmp_path / "binary.txt"}, "binary.txt is not UTF-8 text"),
-    ):
-        with pytest.raises(ValueError, match=sentence):
-            task(**options)
-    with pytest.raises(FileNotFoundError):
-        task("language", path=tmp_path / "none.txt")
-
-
 def test_the_language_model_is_causal_and_its_labels_are_the_next_characters() -> None:
     made = TASKS["language"]
     tokens, labels = made["train"].tensors
-    assert tokens.shape[1] == LENGTH
+    assert tokens.shape[1] == builders.LENGTH
     assert tokens[:, 1:].equal(labels[:, :-1])
     model = made["make_model"]().eval()
     other = tokens[:4].clone()
@@ -85,18 +69,10 @@ def test_the_language_model_is_causal_and_its_labels_are_the_next_characters() -
     assert not before[:, 40:].allclose(after[:, 40:], atol=1e-5)
 
 
-def test_a_text_by_path_is_used_whole(tmp_path: Path) -> None:
-    path = tmp_path / "text.txt"
-    path.write_text("abcd" * 1601 + "é")
-    made = language(path)
-    assert sum(len(made[part]) for part in ("train", "validation", "test")) == 100
-    assert made["make_model"].args == (6,)
-
-
 def test_padding_does_not_change_the_class_of_a_text() -> None:
     made = TASKS["text"]
     model = made["make_model"]().eval()
-    row = next(row for row in made["train"] if 5 < row["mask"].sum() < text.LENGTH - 5)
+    row = next(row for row in made["train"] if 5 < row["mask"].sum() < builders.WORDS - 5)
     tokens, mask = row["tokens"][None], row["mask"][None]
     assert row["mask"].equal(row["tokens"] > 0)
     filled = torch.where(mask, tokens, 7)
@@ -108,15 +84,15 @@ def test_padding_does_not_change_the_class_of_a_text() -> None:
 def test_series_have_the_period_of_their_class() -> None:
     x, y = (torch.cat([TASKS["series"][p].tensors[i] for p in ("train", "test")]) for i in (0, 1))
     power = torch.fft.rfft(x.squeeze(1)).abs().square()
-    for label, period in enumerate(series.PERIODS):
+    for label, period in enumerate(builders.PERIODS):
         peak = power[y == label].mean(0).argmax().item()
-        assert peak == pytest.approx(series.STEPS / period, abs=2)
+        assert peak == pytest.approx(builders.STEPS / period, abs=2)
 
 
 def test_sounds_are_what_their_names_say() -> None:
-    waves, kind = sound.sounds()
-    power = sound.spectrograms(waves[:600]).exp().squeeze(1)
-    kinds = {name: power[kind[:600] == place] for place, name in enumerate(sound.KINDS)}
+    waves, kind = builders.sounds()
+    power = builders.spectrograms(waves[:600]).exp().squeeze(1)
+    kinds = {name: power[kind[:600] == place] for place, name in enumerate(builders.KINDS)}
     bins = torch.arange(power.shape[1], dtype=torch.float32)[:, None]
 
     def centre(found: Tensor, part: slice) -> Tensor:
@@ -130,21 +106,9 @@ def test_sounds_are_what_their_names_say() -> None:
     assert peak["tone"] > peak["noise band"]
 
 
-@pytest.mark.parametrize("name", ["fashion_mnist", "cifar10"])
-def test_images_that_are_searched_are_tasks_too(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    shape = (1, 28, 28) if name == "fashion_mnist" else (3, 32, 32)
-    pixels = torch.randint(0, 256, (200, *shape), dtype=torch.uint8)
-    data = Images(pixels, torch.arange(200) % 10, tuple("0123456789"), name)
-    monkeypatch.setattr(sources, f"load_{name}", lambda root, size: (data, data))
-    made = task(name)
-    batch = next(as_loader(made["train"]).batches(0))
-    assert made["make_model"]()(batch.x).shape == (128, 10)
-    assert [made[part].num_samples for part in ("train", "validation", "test")] == [180, 20, 200]
-
-
 def test_equal_words_have_equal_numbers() -> None:
-    words = text.hash_words(["a b a", "B"])
-    assert words.shape == (2, text.LENGTH)
+    words = builders.hash_words(["a b a", "B"])
+    assert words.shape == (2, builders.WORDS)
     assert words[0, 0] == words[0, 2] != words[0, 1] == words[1, 0]
     assert (words > 0).sum(1).tolist() == [3, 1]
 
