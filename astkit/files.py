@@ -6,7 +6,7 @@ import json
 import math
 import os
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ CHECKOUT = None if _PARENT.name == "site-packages" else _PARENT
 """The folder that contains the package, unless it is installed."""
 
 
-def write_atomic(path: str | os.PathLike[str], content: bytes | str | Iterable[bytes]) -> Path:
+def write_atomic(path: str | os.PathLike[str], content: bytes | str) -> Path:
     """Write ``content`` to ``path`` atomically: a reader sees the old or the new file.
 
     Temporary file in the same folder, fsync, rename; missing folders are created. Raises
@@ -29,14 +29,12 @@ def write_atomic(path: str | os.PathLike[str], content: bytes | str | Iterable[b
         raise ValueError(f"{path} is not a regular file, so it is not overwritten: choose another")
     if isinstance(content, str):
         content = content.encode()
-    parts = [content] if isinstance(content, bytes | bytearray | memoryview) else content
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         with os.fdopen(handle, "wb") as file:
-            for part in parts:
-                file.write(part)
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
