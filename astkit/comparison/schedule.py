@@ -30,8 +30,6 @@ from astkit.trainers import Budget, Trainer
 from astkit.trainers.fingerprint import (
     LOSSES,
     check_same,
-    describe_run,
-    first_losses,
     label_counts,
     plain,
     source_code,
@@ -217,12 +215,12 @@ class Schedule:
         trained yet. Raises ``ValueError`` if the folder holds results of another comparison.
         """
         own = ("seed", "policy", "data.seed")  # of each run
-        now = {name: value for name, value in describe_run(trainer).items() if name not in own}
+        now = {name: value for name, value in trainer.describe().items() if name not in own}
         test = self.task.source("test")
         now["test"] = [test.num_samples, label_counts(test)]
         now["test_order"] = keeps_order(test)
         if not varies(self.task.train):
-            now[LOSSES] = first_losses(trainer)
+            now[LOSSES] = trainer.first_losses()
         policies = {}
         for label, method in self.methods.items():
             policy = method.new_policy(trainer.config.seed)
