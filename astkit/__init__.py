@@ -24,17 +24,11 @@ if TYPE_CHECKING:
     from astkit.datasets.table import Table as Table
     from astkit.gating.epoch import RunInfo as RunInfo
     from astkit.gating.gate import Gate as Gate
-    from astkit.gating.policies.bls import BatchLossScore as BatchLossScore
     from astkit.gating.policies.cached_loss import CachedLoss as CachedLoss
     from astkit.gating.policies.class_balanced import ClassBalanced as ClassBalanced
-    from astkit.gating.policies.gradnorm_is import GradNormIS as GradNormIS
     from astkit.gating.policies.infobatch import InfoBatch as InfoBatch
     from astkit.gating.policies.learned import Learned as Learned
     from astkit.gating.policies.random_subset import RandomSubset as RandomSubset
-    from astkit.gating.policies.rho import Rho as Rho
-    from astkit.gating.policies.selective_backprop import SelectiveBackprop as SelectiveBackprop
-    from astkit.gating.policies.seta import SeTa as SeTa
-    from astkit.gating.policies.subset import Subset as Subset
     from astkit.gating.policies.weighted import Weighted as Weighted
     from astkit.gating.policy import Policy as Policy
     from astkit.gating.selection import Scored as Scored

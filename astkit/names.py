@@ -43,16 +43,10 @@ REGISTRIES: dict[str, dict[str, str]] = {
         "random": "astkit.gating.policies.random_subset:RandomSubset",
         "aim": "astkit.aim.policy:Aim",
         "auto": "astkit.aim.auto:Auto",
-        "bls": "astkit.gating.policies.bls:BatchLossScore",
         "cached_loss": "astkit.gating.policies.cached_loss:CachedLoss",
         "class_balanced": "astkit.gating.policies.class_balanced:ClassBalanced",
-        "gradnorm_is": "astkit.gating.policies.gradnorm_is:GradNormIS",
         "infobatch": "astkit.gating.policies.infobatch:InfoBatch",
         "learned": "astkit.gating.policies.learned:Learned",
-        "rho": "astkit.gating.policies.rho:Rho",
-        "selective_backprop": "astkit.gating.policies.selective_backprop:SelectiveBackprop",
-        "seta": "astkit.gating.policies.seta:SeTa",
-        "subset": "astkit.gating.policies.subset:Subset",
         "weighted": "astkit.gating.policies.weighted:Weighted",
     },
     "score": {
@@ -96,6 +90,9 @@ REGISTRIES: dict[str, dict[str, str]] = {
     },
 }
 
+IN_A_CELL = ("bls", "gradnorm_is", "rho", "selective_backprop", "seta", "subset")
+"""Policies that a page of docs has in place of the package."""
+
 for _place in REGISTRIES["policy"].values():
     _module, _, _name = _place.partition(":")
     PUBLIC[_name] = _module
@@ -104,6 +101,11 @@ for _place in REGISTRIES["policy"].values():
 def resolve(kind: str, name: str) -> Any:
     """The object ``name`` of the table ``kind``; raises ``ValueError`` for an unknown name."""
     table = REGISTRIES[kind]
+    if kind == "policy" and name in IN_A_CELL:
+        raise ValueError(
+            f"policy {name!r} is not part of astkit: docs/policies_in_a_cell.md has its rule as a"
+            " class of about 20 lines, which a file of yours gives by name, as in 'mine.py:Mine'"
+        )
     if not isinstance(name, str) or name not in table:
         raise ValueError(f"unknown {kind} {name!r}: choose one of {', '.join(sorted(table))}")
     module, _, attribute = table[name].partition(":")

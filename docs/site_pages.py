@@ -1,17 +1,12 @@
-"""Pages of the site that are made from the code, the committed results and the notebooks."""
+"""Pages of the site that are made from the code and the committed results."""
 
 from __future__ import annotations
 
-import base64
-import io
-import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
 import reference_pages
-from PIL import Image
 
 from astkit.comparison import report as comparison_page
 from astkit.comparison import verdict
@@ -23,30 +18,7 @@ from benchmarks import policy_tables
 from benchmarks.bench import markdown
 from benchmarks.gain import parsed
 
-ROOT = Path(__file__).resolve().parents[1]
 ROOT_PAGES = ["CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"]
-THUMBNAIL = (800, 320)  # pixels at most
-IMAGES = ("image/png", "image/gif")
-HOUSE: tuple[dict[str, str], ...] = (
-    {"cli": "commands"},
-    {"runs": "notebooks, sweeps, one file for Kaggle"},
-    {"comparison": "say whether selecting pays"},
-    {
-        "tasks": "models and data",
-        "systems": "two systems",
-        "integrations": "others' loops",
-    },
-    {"widgets": "plots, live steering"},
-    {"trainers": "run the passes"},
-    {"aim": "train for a target"},
-    {
-        "gating": "decide what is trained on",
-        "profiling": "count what it costs",
-    },
-    {"datasets": "bring the batches"},
-    {"ground": "names, files, random numbers, models"},
-)
-"""Parts of the package and their jobs; each imports from rows below its own only."""
 PAGE = "/docs/policies.md"
 GAINS = """Gains at equal FLOPs with 95 % intervals, and as a share of what an oracle
 gains, which knows the rows that are right and relevant:"""
@@ -63,23 +35,22 @@ CARD = {
 
 def write(folder: Path) -> None:
     """Write all pages below ``folder``; unchanged files keep their dates, others are removed."""
-    pages: dict[str, bytes] = {
-        f"reference/{name}.md": text.encode()
-        for name, text in reference_pages.pages().items()
+    pages = {
+        f"{kind}/{name}.md": text
+        for kind, made in (
+            ("reference", reference_pages.pages()),
+            ("policies", policies()),
+        )
+        for name, text in made.items()
     }
-    pages |= {
-        f"policies/{name}.md": text.encode()
-        for name, text in policies().items()
-    }
-    pages |= {**gallery(), "house.html": house().encode()}
     for path in folder.rglob("*.*"):
         if path.relative_to(folder).as_posix() not in pages:
             path.unlink()
-    for name, content in pages.items():
+    for name, text in pages.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        if not path.is_file() or path.read_bytes() != content:
-            path.write_bytes(content)
+        if not path.is_file() or path.read_text("utf-8") != text:
+            path.write_text(text, encoding="utf-8")
 
 
 def policies() -> dict[str, str]:
@@ -156,76 +127,3 @@ def compared(name: str, entries: list[policies_page.Entry]) -> Iterator[str]:
         yield from (
             f"{each.sentence}.\n" for each in verdicts if each.policy in labels
         )
-
-
-def figures() -> Iterator[tuple[Path, str, list[bytes]]]:
-    """Path, heading and pictures of every notebook, and of every page of docs with a picture."""
-    for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
-        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-        title = "".join(cells[0]["source"]).splitlines()[0].strip("# ")
-        outputs = [
-            out.get("data", {})
-            for cell in cells
-            for out in cell.get("outputs", [])
-        ]
-        codes = [
-            data[kind] for data in outputs for kind in data if kind in IMAGES
-        ]
-        yield (
-            path,
-            f"{path.name[:2]} · {title}",
-            [base64.b64decode("".join(c)) for c in codes],
-        )
-    for path in sorted((ROOT / "docs").glob("*.md")):
-        text = path.read_text(encoding="utf-8")
-        names = re.findall(r"!\[[^]\n]*\]\((\S+)\)", text)
-        if names:
-            yield (
-                path,
-                text.splitlines()[0].strip("# "),
-                [(path.parent / name).read_bytes() for name in names],
-            )
-
-
-def gallery() -> dict[str, bytes]:
-    """A page with all figures of notebooks and docs as thumbnails, and the thumbnails."""
-    files: dict[str, bytes] = {}
-    lines = [
-        "# All pictures",
-        "",
-        "Those of the notebooks' committed runs and of the guides.",
-        "",
-    ]
-    for path, heading, pictures in figures():
-        file = path.relative_to(ROOT).as_posix()
-        kind = "notebook" if path.suffix == ".ipynb" else "page"
-        lines += [f"## {heading}", "", f"[Read the {kind}](/{file})", ""]
-        for number, picture in enumerate(pictures, 1):
-            name = f"thumbnails/{path.stem}_{number}.png"
-            files[name] = thumbnail(picture)
-            lines += [":::{container} thumbnails"] if number == 1 else []
-            lines.append(
-                f"[![figure {number} of {path.stem}]({name})](/{file})"
-            )
-        lines += [":::", ""] if pictures else []
-    return {**files, "gallery.md": "\n".join(lines).encode()}
-
-
-def thumbnail(picture: bytes) -> bytes:
-    """The first frame of ``picture`` as PNG, with at most `THUMBNAIL` pixels."""
-    image, out = Image.open(io.BytesIO(picture)), io.BytesIO()
-    image.thumbnail(THUMBNAIL)
-    image.save(out, "PNG", optimize=True)
-    return out.getvalue()
-
-
-def house() -> str:
-    """`HOUSE` as rows of boxes, in the colours of the page."""
-    rows = [
-        "".join(
-            f"<div><b>{name}</b><br>{job}</div>" for name, job in row.items()
-        )
-        for row in HOUSE
-    ]
-    shown = "<p>↓</p>".join(f"<div>{row}</div>" for row in rows)
-    return f'<figure class="house">{shown}</figure>'

@@ -13,10 +13,7 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from astkit.aim import estimators, explain, forecast
-from astkit.aim import policy as aim
-from astkit.aim.gains import ExpectedGain
-from astkit.aim.proxies import TREES
+from tests import smaller
 
 ROOT = Path(__file__).resolve().parents[1]
 FILES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "data" / "README.md"]
@@ -44,33 +41,13 @@ EXTRAS = [
     if needs in ("datasets", "webdataset", "tensorboard")
 ]
 """Blocks that need torchrun and integrations have tests of their own; files are the reader's."""
-COLUMN = 88
-"""Characters of code beside both sidebars of the site, on a screen of 1280 pixels."""
 
 
 @pytest.fixture(params=[False, pytest.param(True, marks=pytest.mark.full)], ids=["quick", "whole"])
 def whole(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Whether `aim` fits proxies to judge what it gains, and estimators for each run anew."""
+    """Whether `aim` fits estimators as large as users do."""
     if not request.param:
-        found: dict[tuple[int, ...], Any] = {}
-        weigh = aim._weights_and_forecast
-
-        def weigh_once(pair: Any, *rest: Any) -> Any:
-            key = (len(pair.train), len(pair.target), pair.seed)
-            if key not in found:
-                found[key] = weigh(pair, *rest)
-            return found[key]
-
-        monkeypatch.setattr(aim, "_weights_and_forecast", weigh_once)
-        monkeypatch.setitem(estimators.TREES, "max_bins", 8)
-        monkeypatch.setitem(estimators.TREES, "max_iter", 10)
-        monkeypatch.setattr(explain, "ROWS", 1000)
-        monkeypatch.setattr(forecast, "FITTED", 2000)
-        monkeypatch.setitem(TREES, "max_iter", 3)
-        monkeypatch.setattr(
-            aim, "best_power", lambda *_: ExpectedGain(5.0, 1.0, "% of the RMSE", 1.0)
-        )
-        monkeypatch.setattr(aim, "too_costly", lambda *_: False)
+        smaller.pages(monkeypatch)
     return request.param
 
 
@@ -149,22 +126,6 @@ def test_readme_runs_from_top_to_bottom(
     assert lines[0].startswith("regression of bikers: ")
     assert any(line.startswith("forecast: train on ") for line in lines)
     assert re.match(rf"auto: .*, {5 if whole else 1} seed", lines[-1])
-
-
-def test_readme_is_short_and_its_tables_fit_the_column() -> None:
-    lines = PAGES[ROOT / "README.md"].splitlines()
-    assert len(lines) <= 110
-    cells = [cell for line in lines if line.startswith("|") for cell in line.split("|")]
-    shown = [re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", cell).strip() for cell in cells]
-    assert max(map(len, shown)) <= 60
-
-
-def test_no_block_of_code_is_wider_than_the_column_of_the_site() -> None:
-    block = re.compile(r"^```[^\n]*\n.*?^```|^\n(?:    [^\n]*\n)+", re.MULTILINE | re.DOTALL)
-    pages = {path: text for path, text in PAGES.items() if path.name != "CHANGELOG.md"}
-    for path, text in pages.items():
-        lines = [line for found in block.findall(text) for line in found.splitlines()]
-        assert [line for line in lines if len(line) > COLUMN] == [], path.name
 
 
 def test_every_link_leads_somewhere() -> None:

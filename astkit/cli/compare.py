@@ -46,7 +46,8 @@ def add_compare(commands: Any) -> None:
         nargs="+",
         default=POLICIES,
         metavar="NAME[:ARGUMENT=VALUE,...]",
-        help=f"of {', '.join(sorted(REGISTRIES['policy']))}; default: {' '.join(POLICIES)}",
+        help=f"of {', '.join(sorted(REGISTRIES['policy']))}, or FILE.py:CLASS;"
+        f" default: {' '.join(POLICIES)}",
     )
     command.add_argument("--epochs", type=float, help="of dense training (5, or the task's)")
     command.add_argument("--seeds", type=int, default=5, help="number of seeds (5)")
@@ -114,10 +115,13 @@ def _task(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _policy(text: str) -> dict[str, Any]:
-    """The policy in "name:argument=value,argument=value"."""
+    """The policy in "name:argument=value,argument=value"; the name may be "mine.py:Rule"."""
     from astkit.runs.notebook import assignments, literal
 
     name, _, rest = text.partition(":")
+    if name.endswith(".py"):
+        kind, _, rest = rest.partition(":")
+        name = f"{name}:{kind}"
     parts = re.split(r",(?=\s*\w+=)", rest.rstrip(",")) if rest else []  # a list may contain commas
     arguments = assignments([f"name={name}", *parts], f"--policies {text}")
     return {key: value if key == "name" else literal(value) for key, value in arguments.items()}

@@ -288,29 +288,22 @@ def _checked(groups: Any, rows: int, part: str) -> np.ndarray[Any, Any]:
     if len(values) != rows:
         raise ValueError(f"groups of the {part} has {len(values)} entries for {rows} rows: {NAMED}")
     if values.dtype.kind in "OfcmM":
-        for row, value in enumerate(values.tolist()):
-            _check_name(value, row, part)
-    return values.astype(str) if values.dtype == object and not _numbers(values) else values
-
-
-def _check_name(value: Any, row: int, part: str) -> None:
-    """Raise ``ValueError`` unless ``value`` names a group."""
-    kind = type(value).__name__
-    unknown = isinstance(value, Number) and value != value
-    if value is None or unknown or kind in ("NAType", "NaTType"):  # as pandas has them
-        raise ValueError(
-            f"groups of the {part} is {value!r} in row {row}: name the group of every row; a row"
-            " that depends on no other is a group of its own"
-        )
-    if isinstance(value, tuple | list | dict | set | Tensor | np.ndarray):
-        raise ValueError(
-            f"groups of the {part} is {value!r:.60} in row {row}: {NAMED}, as"
-            " f'{hospital}/{patient}' of a pair"
-        )
-
-
-def _numbers(values: np.ndarray[Any, Any]) -> bool:
-    return all(isinstance(value, Number) for value in values.tolist())
+        for row, value in enumerate(values):
+            if isinstance(value, tuple | list | dict | set | Tensor | np.ndarray):
+                raise ValueError(
+                    f"{whole} {value!r:.60} in row {row}: {NAMED}, as f'{{hospital}}/{{patient}}'"
+                    " of a pair"
+                )
+            # of pandas, whose NA is not even equal to itself or not
+            unknown = value is None or type(value).__name__ == "NAType"
+            if unknown or value != value:
+                raise ValueError(
+                    f"{whole} {value} in row {row}: name the group of every row; a row that depends"
+                    " on no other is a group of its own"
+                )
+    if values.dtype == object and not all(isinstance(value, Number) for value in values):
+        return values.astype(str)
+    return values
 
 
 def like_classes(numbers: Tensor) -> bool:

@@ -199,17 +199,16 @@ class Loader:
                 torch.as_tensor(part, dtype=torch.float64).cpu().view(-1, 1, 1) for part in given
             )
             most = max(len(mean), len(std))
-            known = self.data.shape[0] if isinstance(self.data, Images) else most
-            usable = {len(mean), len(std)} <= {1, known}
-            usable = usable and bool((mean.isfinite() & std.isfinite() & (std > 0)).all())
+            channels = self.data.shape[0] if isinstance(self.data, Images) else most
+            finite = (mean.isfinite() & std.isfinite() & (std > 0)).all()
+            if finite and {len(mean), len(std)} <= {1, channels}:
+                return mean, std
         except (TypeError, ValueError, RuntimeError):
-            usable = False
-        if not usable:
-            raise ValueError(
-                f"normalize is {self._normalize!r}; pass (mean, std), each a number or one for each"
-                " channel of the images, finite, and std above 0."
-            )
-        return mean, std
+            pass  # no pair, or no numbers
+        raise ValueError(
+            f"normalize is {self._normalize!r}; pass (mean, std), each a number or one for each"
+            " channel of the images, finite, and std above 0."
+        )
 
     def reseeded(self, seed: int) -> Self:
         """A copy whose order and augmentation are drawn with ``seed``."""

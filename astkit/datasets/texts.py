@@ -9,14 +9,6 @@ from pathlib import Path
 from astkit.datasets.pairs import docs_pairs
 
 
-def read_text(path: str | Path) -> str:
-    """The text in a file, without a byte order mark; ``ValueError`` if it is not UTF-8."""
-    try:
-        return Path(path).expanduser().read_text("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not UTF-8 text ({error}): convert it") from error
-
-
 def documentation() -> str:
     """Paragraphs of the documentation of Python, torch and numpy; see data/README.md."""
     sides = (side for pair in docs_pairs() for side in (pair.source, pair.target))

@@ -155,10 +155,6 @@ class Gate(Policy):
         shares = f"{self.measured_rate:.3g} active, {self.trained_share:.3g} trained on"
         return f"{said}: {shares}, of {int(self.seen):,} rows"
 
-    def expected_rows(self, samples: int) -> int:
-        """``samples``: ``rate`` is that of batches, whatever a subclass plans."""
-        return samples
-
     def choose(self, batch: Scored) -> Selection:
         """Score the batch and select rows."""
         return self.select(self.scores(batch))

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import copy
 import inspect
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -123,9 +126,9 @@ class Policy:
         raise ValueError(f"{type(self).__name__} has no setting {name!r} to steer")
 
     def expected_rows(self, samples: int) -> int:
-        """Estimated number of rows per epoch, without planning."""
-        rate = getattr(self, "rate", 1.0)
-        return max(1, round(rate * samples)) if self.plans else samples
+        """Estimated number of loaded rows per epoch, without planning."""
+        rate = getattr(self, "rate", 1.0)  # of each batch, if the policy chooses
+        return max(1, round(rate * samples)) if self.plans and not self.chooses else samples
 
     def config(self) -> dict[str, Any]:
         """Constructor arguments by name, as far as they are stored under these names."""
@@ -290,11 +293,35 @@ class Policy:
             self.observe(visit)
 
 
+def policy_class(name: Any) -> Any:
+    """The class of a name, or of "mine.py:Rule", the policy ``Rule`` of a file.
+
+    Raises ``ValueError`` for an unknown name, a missing file, and one without such a policy.
+    """
+    path, _, kind = str(name).rpartition(":")
+    if not path.endswith(".py"):
+        return resolve("policy", name)
+    spec = spec_from_file_location(f"policies of {path}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except FileNotFoundError:
+        where = Path(path).resolve()
+        raise ValueError(f"policy {name!r}: there is no file {where}: correct the path") from None
+    sys.modules[spec.name] = module  # where a description of the run looks for the code
+    made = getattr(module, kind, None)
+    if not (isinstance(made, type) and issubclass(made, Policy)):
+        raise ValueError(f"policy {name!r}: {path} has no subclass {kind!r} of Policy: add it")
+    return made
+
+
 def as_policy(policy: Policy | str | Mapping[str, Any] | None, seed: int = 0) -> Policy | None:
     """Build a policy from a name or ``{"name": ..., argument: value, ...}``; objects pass through.
 
-    ``seed`` is that of policies whose mapping sets none. Raises ``ValueError`` for an unknown name
-    or invalid arguments.
+    A class of a file has the name "mine.py:Rule". ``seed`` is that of policies whose mapping sets
+    none. Raises ``ValueError`` for an unknown name or invalid arguments.
     """
     if policy is None or isinstance(policy, Policy):
         return policy
@@ -306,7 +333,7 @@ def as_policy(policy: Policy | str | Mapping[str, Any] | None, seed: int = 0) ->
         )
     options = dict(options)
     name = options.pop("name")
-    made = resolve("policy", name)
+    made = policy_class(name)
     signature = inspect.signature(made)
     if "seed" in signature.parameters:
         options.setdefault("seed", seed)

@@ -68,14 +68,8 @@ LOOKS: dict[str, tuple[str, str]] = {
     "infobatch": ("#CC79A7", "v"),
     "oracle": ("#000000", "*"),
     "class_balanced": ("#661100", "^"),
-    "rho": ("#6B6100", "h"),
-    "selective_backprop": ("#D55E00", "<"),
     "cached_loss": ("#D55E00", ">"),
-    "gradnorm_is": ("#6B6100", "8"),
     "learned": ("#661100", "s"),
-    "bls": ("#CC79A7", "o"),
-    "seta": ("#CC79A7", "D"),
-    "subset": ("#0086B3", "H"),
     "weighted": ("#0086B3", "p"),
 }
 """Colour and marker of every policy; the eight in most figures have colours of their own."""

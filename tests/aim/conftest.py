@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from astkit.aim import estimators, proxies
+from tests import smaller
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -15,7 +15,5 @@ def fewer_trees() -> Iterator[None]:
     """Trees take most of the time; test-full fits as many as users do."""
     with pytest.MonkeyPatch.context() as patch:
         if os.environ.get("ASTKIT_FULL") != "1":
-            patch.setitem(proxies.TREES, "max_iter", 20)
-            patch.setitem(estimators.TREES, "max_iter", 15)
-            patch.setitem(estimators.TREES, "max_bins", 16)
+            smaller.trees(patch)
         yield

@@ -56,11 +56,13 @@ def test_options_reach_the_comparison(monkeypatch, tmp_path):
     assert len(asked["train"].data) > len(asked["validation"].data)
     words = ["--epochs", "2", "--policies"]
     words += ["gate:rate=0.25,score=margin,fallback=false,layers=[1,[2,3]],seed=null"]
+    words += ["mine.py:Rule:rate=0.5", "mine.py:Rule"]
     with pytest.raises(SystemExit):
         main(["compare", *words])
     assert (asked["budget"], asked["epochs"]) == (None, 2)
     gate = {"name": "gate", "rate": 0.25, "score": "margin", "fallback": False, "seed": None}
-    assert asked["policies"] == [{**gate, "layers": [1, [2, 3]]}]
+    own = [{"name": "mine.py:Rule", "rate": 0.5}, {"name": "mine.py:Rule"}]
+    assert asked["policies"] == [{**gate, "layers": [1, [2, 3]]}, *own]
 
 
 def test_options_say_how_a_table_is_read(monkeypatch, tmp_path):

@@ -1,3 +1,5 @@
+import itertools
+
 import pytest
 import torch
 from torch.utils.data import (
@@ -12,16 +14,12 @@ from torch.utils.data import (
 from astkit import distributed
 from astkit.datasets import BatchSource, Images, Loader, as_loader, indexed
 from astkit.datasets.foreign import ForeignLoader, convertible, divide, resized
+from tests import build
 
 X, Y = torch.randn(10, 3), torch.arange(10) % 3
 PAIRS = TensorDataset(X, Y)
+ENDLESS = build.as_stream(itertools.repeat((X[0], 1)))
 IMAGES = Images(torch.zeros(4, 1, 2, 2, dtype=torch.uint8), torch.arange(4), tuple("abcd"), "t")
-
-
-class Endless(IterableDataset):
-    def __iter__(self):
-        while True:
-            yield X[0], 1
 
 
 class Planned:
@@ -85,8 +83,9 @@ def test_indexed_data_of_any_kind():
         assert (len(held), held[0], held.indexed_data) == (2, (0, data[0]), data)
         rows = [row for row, _ in expected]
         assert held.__getitems__(rows) == expected
-    with pytest.raises(ValueError, match="Endless, which has no length, so its rows have no index"):
-        indexed(Endless())
+    for other, why in ((ENDLESS, "has no length"), (ordinary(), "holds batches")):
+        with pytest.raises(ValueError, match=f"which {why}, so its rows have no index"):
+            indexed(other)
 
 
 def test_an_unsized_loader_says_so():
@@ -100,30 +99,14 @@ def test_an_unsized_loader_says_so():
 
 
 def test_what_a_foreign_loader_cannot_do_it_says():
-    loader = ForeignLoader(ordinary())
+    loader, planned = ForeignLoader(ordinary()), BatchSampler(Planned(), 2, False)
     for call, words in (
         (lambda: loader.batches(0, order=torch.arange(3)), "pass its dataset instead, with batch"),
         (lambda: as_loader(3), "loader is a int, which cannot be iterated"),
-        (
-            lambda: resized(loader, 8),
-            "batch_size is 8, but a DataLoader forms the batches itself: leave batch_size",
-        ),
-        (
-            lambda: as_loader((X, Y), batch_size=8),
-            r"but a tuple forms .*TensorDataset\(x, y\)",
-        ),
-        (
-            lambda: as_loader([*PAIRS], batch_size=8),
-            r"but a list .* or ConcatDataset\(\[samples\]\)",
-        ),
-        (
-            lambda: as_loader(ordinary(sampler=Planned())),
-            r"a policy's sampler, .* give the trainer the dataset, batch_size=... and policy=...",
-        ),
-        (
-            lambda: as_loader(DataLoader(PAIRS, batch_sampler=BatchSampler(Planned(), 2, False))),
-            "the loader has a policy's sampler",
-        ),
+        (lambda: resized(loader, 8), "batch_size is 8, but a DataLoader forms the batches itself"),
+        (lambda: as_loader((X, Y), batch_size=8), r"but a tuple forms .*TensorDataset\(x, y\)"),
+        (lambda: as_loader(ordinary(sampler=Planned())), "a policy's sampler, .*policy=..."),
+        (lambda: as_loader(DataLoader(PAIRS, batch_sampler=planned)), "has a policy's sampler"),
     ):
         with pytest.raises(ValueError, match=words):
             call()
@@ -149,7 +132,7 @@ def test_anything_that_trains_becomes_a_source_and_stays_as_it_is():
     for stream in (Turned(), DataLoader(Turned(), 5)):
         assert as_loader(stream, batch_size=5).streamed
     assert not as_loader(ordinary()).streamed
-    endless = as_loader(Endless(), batch_size=3)
+    endless = as_loader(ENDLESS, batch_size=3)
     assert next(iter(endless.batches(0))).y.tolist() == [1, 1, 1]
 
 
@@ -244,10 +227,3 @@ def test_sources_of_a_loader_that_was_looked_at_have_passes_of_their_own():
     first, second = one.batches(1), other.batches(2)
     for batch in [part for pair in zip(first, second, strict=True) for part in pair]:
         assert torch.equal(batch.x[:, 0].long(), batch.index)
-
-
-def test_a_loader_of_batches_has_no_index_of_rows():
-    with pytest.raises(
-        ValueError, match="DataLoader, which holds batches, so its rows have no index"
-    ):
-        indexed(DataLoader(TensorDataset(torch.zeros(4, 1))))

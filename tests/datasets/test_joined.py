@@ -7,13 +7,14 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
+from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from astkit import Loader, Table, joined
 from astkit.datasets import as_loader
 from astkit.datasets.facts import class_labels, row_groups
 from astkit.datasets.joined import divide_joined
 from astkit.datasets.loader import old_rows
+from tests import build
 from tests.datasets.toy import DATA, N, Rows
 
 OLD = pd.DataFrame(
@@ -29,18 +30,10 @@ def points(rows: int, sides: int = 3, **attributes: Any) -> TensorDataset:
     return data
 
 
-class Dicts(Dataset[dict[str, Any]]):
+def tokens(*lengths: int, **attributes: Any) -> Any:
     """Rows by name, of different lengths."""
-
-    def __init__(self, lengths: list[int], **attributes: Any) -> None:
-        self.lengths = lengths
-        vars(self).update(attributes)
-
-    def __len__(self) -> int:
-        return len(self.lengths)
-
-    def __getitem__(self, row: int) -> dict[str, Any]:
-        return {"input_ids": torch.arange(self.lengths[row]), "labels": row % 2}
+    rows = [{"input_ids": torch.arange(n), "labels": row % 2} for row, n in enumerate(lengths)]
+    return build.as_dataset(rows, **attributes)
 
 
 def table() -> tuple[Table, Table]:
@@ -54,7 +47,7 @@ PAIRS: dict[str, tuple[Any, Any]] = {
     "images": (DATA, DATA.subset([4, 2])),
     "texts": (["one", "two", "three"], ["four", "five"]),
     "items": (Rows(), Rows()),
-    "dicts": (Dicts([3, 4, 5]), Dicts([1, 7])),
+    "dicts": (tokens(3, 4, 5), tokens(1, 7)),
     "subsets": (Subset(points(9), [1, 5, 7]), points(2)),
 }
 
@@ -114,16 +107,17 @@ def test_an_epoch_has_as_many_rows_as_there_are_old_ones() -> None:
     assert old_rows(joined(*table()).take(torch.tensor([0, 5]))) == 2
 
 
+TABLE = table()[0]
 UNLIKE: list[tuple[Any, Any, str]] = [
     (points(5), points(4, sides=2), r"target have float32 \[2\] as \[0\].*train float32 \[3\]"),
     (points(5), TensorDataset(torch.zeros(4, 3)), r"parts \[0\], those of train \[0\], \[1\]"),
     (points(5), TensorDataset(torch.zeros(4, 3), torch.zeros(4)), r"float32 as \[1\].*int64"),
-    (Dicts([3, 4]), Dicts([3], groups=[1]), "groups is known for the target"),
-    (DATA, Rows(), "uint8"),
+    (tokens(3, 4), tokens(3, groups=[1]), "groups is known for the target"),
+    (DATA, Rows(convert=torch.Tensor.float), "float32"),
     (DATA, DATA.subset([0]).__class__(DATA.images, DATA.labels, tuple("abcx"), "x"), "classes"),
     (table()[0], points(3), "like=train"),
     (table()[0], Table(NEW, label="price", task="regression"), "like=train"),
-    (table()[0], Table(NEW[["size", "town"]], like=table()[0]), "like=train"),
+    (TABLE, Table(NEW[["size", "town"]], like=TABLE), "no labels"),
     (points(5), [], "target has no rows"),
     (iter([1]), points(5), "train is a list_iterator"),
     (DataLoader(points(5), sampler=[1, 2]), points(5), "train is a DataLoader"),
@@ -132,14 +126,8 @@ UNLIKE: list[tuple[Any, Any, str]] = [
 
 @pytest.mark.parametrize(("train", "target", "said"), UNLIKE)
 def test_data_that_are_not_alike_are_one_sentence(train: Any, target: Any, said: str) -> None:
-    if train is DATA and isinstance(target, Rows):
-        target = Rows(convert=torch.Tensor.float)
-        said = "float32"
     with pytest.raises(ValueError, match=said):
         joined(train, target)
-    unlabelled = table()[0]
-    with pytest.raises(ValueError, match="no labels"):
-        joined(unlabelled, Table(NEW[["size", "town"]], like=unlabelled))
 
 
 def test_joined_rows_are_not_validated_on() -> None:

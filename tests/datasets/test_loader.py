@@ -12,11 +12,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
+from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
 
 import astkit.datasets.loader as module
 from astkit.datasets import Loader, as_loader, indexed, write_mapped
 from astkit.datasets.loader import Augment, automatic_resident, automatic_workers, crop
+from tests import build
 from tests.datasets.toy import BOTH, DATA, STATS, N, Rows, assert_same, passes
 
 
@@ -28,11 +29,6 @@ class Noisy(Dataset):
 
     def __getitem__(self, row):
         return torch.tensor([random.random(), np.random.rand(), float(torch.rand(()))]), row
-
-
-class Endless(IterableDataset):
-    def __iter__(self):
-        yield from ()
 
 
 @pytest.fixture(autouse=True)
@@ -179,57 +175,25 @@ def test_a_collate_function_of_ones_own():
             assert x.sum(1).tolist() == [1, 2, 3]
 
 
-class Given(Dataset):
-    """Rows of a list, as a type that a worker can be sent."""
-
-    def __init__(self, rows):
-        self.rows = rows
-
-    def __len__(self):
-        return len(self.rows)
-
-    def __getitem__(self, row):
-        return self.rows[row], row
-
-
 UNSTACKED = {
-    "ragged": ([torch.ones(1 + row % 3) for row in range(6)], "equal size, but got"),
-    "ragged arrays": ([np.ones((2, 1 + row)) for row in range(6)], "equal size, but got"),
-    "ragged lists": ([[1] * row for row in range(1, 7)], "should be of equal size"),
-    "None": ([1.0, None, 2.0, 3.0, 4.0, 5.0], "NoneType"),
-    "None in mappings": ([{"x": None} for _ in range(6)], "NoneType"),
+    "ragged": ([torch.ones(1 + row % 3) for row in range(6)], "size"),
+    "lists": ([[1] * row for row in range(1, 7)], "should be of equal size"),
+    "None": ([{"x": None} for _ in range(6)], "NoneType"),
     "objects": ([object() for _ in range(6)], "found <class 'object'>"),
-    "dates": ([np.datetime64("2020-01-01") for _ in range(6)], "datetime64"),
     "other keys": ([{"a": 1} if row < 5 else {"b": 1} for row in range(6)], "'[ab]'"),
 }
 
 
+@pytest.mark.parametrize("load", [Loader, DataLoader])
 @pytest.mark.parametrize("name", UNSTACKED)
-def test_rows_that_cannot_be_stacked_are_one_sentence(name):
+def test_rows_that_cannot_be_stacked_are_one_sentence(name, load):
     rows, why = UNSTACKED[name]
     words = rf"^the rows of a batch cannot be stacked \(.*{why}.*\): give .* a collate_fn that .*$"
-    for source in (Loader(Given(rows), 6), as_loader(DataLoader(Given(rows), 6))):
-        with pytest.raises(ValueError, match=words):
+    for workers in (0, 1) if name == "ragged" else (0,):
+        source = as_loader(load(build.as_dataset(rows), 6, num_workers=workers))
+        with pytest.raises(ValueError, match=words) as caught:
             list(source.batches(0))
-
-
-@pytest.mark.parametrize("load", [Loader, DataLoader])
-def test_rows_that_cannot_be_stacked_in_workers_are_one_sentence(load):
-    with pytest.raises(ValueError, match="the rows of a batch cannot be stacked") as caught:
-        list(as_loader(load(Given(UNSTACKED["ragged"][0]), 6, num_workers=1)).batches(0))
-    assert "\n" not in str(caught.value)
-
-
-def readable(items):
-    return default_collate([item for item in items if item is not None])
-
-
-def both_views(items):
-    return default_collate([view for x, y in items for view in ((x, y), (-x, y))])
-
-
-def first_of_each_label(items):
-    return {"x": torch.stack([x for x, _ in items]).unique(dim=0)[:2]}
+        assert "\n" not in str(caught.value)
 
 
 class Fetching(list):
@@ -241,10 +205,9 @@ class Fetching(list):
 
 PAIRS = [(torch.full((2,), float(row)), row % 2) for row in range(12)]
 OTHER_ROWS = {
-    "unreadable rows left out": ([None if row == 5 else PAIRS[row] for row in range(12)], readable),
-    "two views of a row": (PAIRS, both_views),
-    "a mapping of fewer rows": (PAIRS, first_of_each_label),
-    "left out by the data set": (Fetching(PAIRS), None),
+    "two views of a row": (PAIRS, lambda items: default_collate([*items, *items])),
+    "a mapping of fewer rows": (PAIRS, lambda items: {"x": torch.ones(len(items) - 1)}),
+    "left out by the data set": (Fetching(PAIRS), default_collate),
 }
 
 
@@ -255,20 +218,14 @@ def test_a_batch_of_other_rows_than_its_index_is_refused(name, wrapped):
     data, collate_fn = OTHER_ROWS[name]
     loader = Loader(data, 6, collate_fn=collate_fn, shuffle=False)
     if wrapped:
-        rows = indexed(data)
-        loader = as_loader(DataLoader(rows, 6, collate_fn=_AlsoIndices(collate_fn)))
+
+        def with_index(pairs):
+            index, items = zip(*pairs, strict=True)
+            return torch.tensor(index), collate_fn(list(items))
+
+        loader = as_loader(DataLoader(indexed(data), 6, collate_fn=with_index))
     with pytest.raises(ValueError, match=r"a batch of \d+ rows was made from 6 rows"):
         list(loader.batches(0))
-
-
-class _AlsoIndices:
-    """A collate function of indexed rows, made of one of rows."""
-
-    def __init__(self, collate_fn):
-        self.collate_fn = collate_fn or readable
-
-    def __call__(self, pairs):
-        return torch.tensor([row for row, _ in pairs]), self.collate_fn([x for _, x in pairs])
 
 
 # --- repeated rows ---------------------------------------------------------------------------
@@ -467,19 +424,14 @@ def test_unusable_items_and_arguments():
             passes(Loader(data, 4))
     for changes, words in (
         ({"batch_size": 0}, "batch_size is 0"),
-        ({"batch_size": 2.5}, "batch_size is 2.5: give a whole number"),
-        ({"batch_size": "4"}, "batch_size is '4': give a whole number"),
-        (
-            {"normalize": 0.5},
-            r"normalize is 0.5; pass \(mean, std\), each a number",
-        ),
+        ({"normalize": 0.5}, r"normalize is 0.5; pass \(mean, std\), each a number"),
         ({"normalize": (0.5, [0.1, 0.0, 0.1])}, "and std above 0"),
         ({"normalize": (float("nan"), 1)}, "finite"),
         ({"normalize": (0.5, [0.1, 0.1])}, "one for each channel of the images"),
         ({"batch_size": N + 1, "drop_last": True}, "batch_size is 24, and the data have 23 rows"),
         ({"augment": ("spin",)}, "augment has 'spin'; choose from 'crop', 'flip'"),
         ({"data": []}, "data is empty"),
-        ({"data": Endless()}, "no rows to choose from"),
+        ({"data": build.as_stream(())}, "no rows to choose from"),
         ({"data": Rows(), "resident": True}, "resident is True for a Rows; pass Images"),
     ):
         with pytest.raises(ValueError, match=words):

@@ -13,10 +13,11 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from astkit import RandomSubset, Rho
+from astkit import RandomSubset
 from astkit.gating import Gate, Policy, RunInfo, Scored, Selection, Visit, as_policy
 from astkit.names import REGISTRIES, resolve
 from astkit.trainers import Trainer
+from tests.gating.policies.cells import Rho
 
 X = torch.randn(48, 6, generator=torch.Generator().manual_seed(0))
 Y = (X[:, :3] + 0.3 * X[:, 3:]).argmax(1)
@@ -24,7 +25,7 @@ DATA = TensorDataset(X, Y)
 
 
 NEEDED = {"rate": 0.25}
-NEEDED |= {name: [1.0] for name in ("scores", "holdout_losses", "weights")}
+NEEDED |= {"weights": [1.0]}
 
 
 @pytest.mark.parametrize("kind", ["policy", "score", "controller"])

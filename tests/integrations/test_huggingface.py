@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
+from torch import nn
+from torch.utils.data import DataLoader
 
 from astkit import (
     Budget,
@@ -22,6 +22,8 @@ from astkit import (
     Weighted,
     joined,
 )
+from tests import build
+from tests.gating.policies.cells import SelectiveBackprop
 from tests.gating.without_float64 import WithoutFloat64
 from tests.integrations.loops import POLICIES, assert_same
 
@@ -30,18 +32,7 @@ N, BATCH, LENGTH, WORDS = 30, 4, 7, 19
 TOKENS = torch.randint(0, WORDS, (36, LENGTH), generator=torch.Generator().manual_seed(0))
 
 
-class Texts(Dataset[dict[str, Tensor]]):
-    def __init__(self, rows: list[dict[str, Tensor]]) -> None:
-        self.rows = rows
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, row: int) -> dict[str, Tensor]:
-        return self.rows[row]
-
-
-def texts(padded: bool, count: int = N) -> Texts:
+def texts(padded: bool, count: int = N) -> Any:
     """Rows with labels; with ``padded``, of different lengths."""
     rows = []
     for number, tokens in enumerate(TOKENS[:count]):
@@ -49,7 +40,7 @@ def texts(padded: bool, count: int = N) -> Texts:
         if padded:
             labels[3 + number % (LENGTH - 2) :] = -100
         rows.append({"input_ids": tokens, "labels": labels})
-    return Texts(rows)
+    return build.as_dataset(rows)
 
 
 def language_model(kind: str = "llama", dropout: float = 0.0) -> Any:
@@ -118,7 +109,7 @@ def test_a_policy_before_loading(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("policy", [None, Weighted(torch.ones(N + 6))], ids=["dense", "weighted"])
 def test_rows_of_a_target_are_drawn_by_a_policy_that_asks(policy: Any, tmp_path: Path) -> None:
     model, twin = language_model(), language_model()
-    both = joined(texts(padded=False), Texts(texts(padded=False, count=36).rows[N:]))
+    both = joined(texts(padded=False), build.as_dataset(texts(padded=False, count=36).given[N:]))
     trainer = trainer_of(policy or Policy(), tmp_path, model, both, num_train_epochs=2)
     drawn: list[int] = []
     own = trainer.compute_loss
@@ -147,7 +138,7 @@ def test_a_gate(tmp_path: Path) -> None:
 
 
 def test_a_device_without_float64_is_enough(tmp_path: Path) -> None:
-    model, rows = language_model(), texts(padded=True, count=BATCH).rows
+    model, rows = language_model(), texts(padded=True, count=BATCH).given
     batch = {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
     trainer = trainer_of(RandomSubset(0.5), tmp_path, model, texts(padded=True))
     model.train()
@@ -169,7 +160,7 @@ def test_the_loss_is_the_models_own(
     for each in (policy, None):
         model, data = language_model(kind), texts(padded=True, count=36)  # whole batches
         if each is None and rows:
-            data = Texts([data[row] for row in rows])
+            data = build.as_dataset([data[row] for row in rows])
         trainer = trainer_of(
             each,
             tmp_path,
@@ -284,10 +275,10 @@ def test_a_trial_of_a_search_keeps_its_state_in_its_own_checkpoint(tmp_path: Pat
 def test_a_policy_is_given_the_data_of_evaluation(tmp_path: Path) -> None:
     held = texts(padded=True, count=4)
     trainer = trainer_of(RandomSubset(0.5), tmp_path, language_model(), texts(padded=True))
-    for given, target in ((held, held), ({"a": held}, None), (None, None)):
+    for given, held_back in ((held, held), ({"a": held}, None), (None, None)):
         trainer.eval_dataset = given
         trainer.get_train_dataloader()
-        assert trainer.policy._sampler.epoch.facts["target"] is target
+        assert trainer.policy._sampler.epoch.facts["validation"] is held_back
 
 
 def test_whole_numbers_of_a_regression_are_no_classes_for_a_policy(tmp_path: Path) -> None:
@@ -317,13 +308,10 @@ def test_refusals(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"checkpoint-1 has no policy\.json: resume a complete"):
         trainer_of(Gate(0.5), tmp_path, model, data).train(resume_from_checkpoint=True)
 
-    class Rows(torch.utils.data.IterableDataset):  # type: ignore[type-arg]
-        def __iter__(self) -> Any:
-            return iter(data.rows)
-
+    stream = build.as_stream(data.given)
     with pytest.raises(ValueError, match="a policy that selects after scoring, such as Gate"):
-        trainer_of(RandomSubset(0.5), tmp_path, model, Rows(), max_steps=2).train()
-    streamed = trainer_of(Gate(0.5), tmp_path, model, Rows(), max_steps=2)
+        trainer_of(RandomSubset(0.5), tmp_path, model, stream, max_steps=2).train()
+    streamed = trainer_of(Gate(0.5), tmp_path, model, stream, max_steps=2)
     streamed.train()
     assert streamed.policy.batches == 2
 
@@ -338,7 +326,9 @@ def test_a_batch_without_a_selected_row_changes_nothing(tmp_path: Path) -> None:
     assert_same(model, twin, atol=0)
 
 
-@pytest.mark.parametrize("policy", [Gate(0.5), RandomSubset(1.0), RandomSubset(0.5), "seta"])
+@pytest.mark.parametrize(
+    "policy", [Gate(0.5), RandomSubset(1.0), RandomSubset(0.5), SelectiveBackprop()]
+)
 def test_an_incomplete_last_batch_is_dropped_if_asked_for(policy: Any, tmp_path: Path) -> None:
     data = texts(padded=False)
     for drop in (True, False):

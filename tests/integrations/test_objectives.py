@@ -10,8 +10,9 @@ import torch
 from torch.nn import functional as F
 
 from astkit import Gate
+from tests import build
 from tests.integrations.loops import assert_same
-from tests.integrations.test_huggingface import TOKENS, WORDS, N, Texts, trainer_of
+from tests.integrations.test_huggingface import TOKENS, WORDS, N, trainer_of
 
 SIZES: dict[str, Any] = {"vocab_size": WORDS, "hidden_size": 8, "intermediate_size": 16}
 SIZES |= {"num_hidden_layers": 1, "num_attention_heads": 2}
@@ -60,7 +61,7 @@ def mixtral(router: bool = False) -> Any:
     return transformers.MixtralForCausalLM(config)
 
 
-def rows_of(kind: str) -> Texts:
+def rows_of(kind: str) -> Any:
     rows = []
     for number in range(N):
         row = {"input_ids": TOKENS[number].clamp_max(IMAGE - 1)}
@@ -73,7 +74,7 @@ def rows_of(kind: str) -> Texts:
             row["labels"] = row["input_ids"].clone()
             row["labels"][4 + number % 3 :] = -100
         rows.append(row)
-    return Texts(rows)
+    return build.as_dataset(rows)
 
 
 MODELS: dict[str, Any] = {

@@ -4,7 +4,7 @@
     python forks.py ADDRESS …  asks for one with these arguments, and lives as long as it
 
 pandas is not imported before: it asks then whether it is in a notebook. In these kernels `aim` fits
-fewer and smaller trees, and weighs rows of as many others once.
+smaller estimators.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import signal
 import sys
 from importlib import import_module
 from multiprocessing.connection import Client, Connection, Listener
+from pathlib import Path
 from typing import Any
 
 
@@ -24,13 +25,17 @@ def main() -> None:
             kernel.send((os.getcwd(), dict(os.environ), arguments[1:]))
             kernel.poll(None)  # until it ends
         return
-    sys.path.pop(0)  # the folder of this file
+    sys.path[0] = str(Path(__file__).resolve().parents[2])  # not the folder of this file
     asked = wait()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     folder, environment, arguments = asked.recv()
     os.chdir(folder)
     os.environ |= {**environment, "JPY_PARENT_PID": str(os.getppid())}
-    shorten()
+    import pytest
+
+    from tests import smaller
+
+    smaller.pages(pytest.MonkeyPatch())
     from ipykernel.kernelapp import launch_new_instance
 
     launch_new_instance(arguments)
@@ -49,25 +54,6 @@ def wait() -> Connection:
         if os.fork() == 0:
             return asked
         asked.close()
-
-
-def shorten() -> None:
-    from astkit.aim import estimators, policy, proxies, ratio
-    from astkit.comparison import training
-
-    proxies.TREES |= {"max_iter": 3}
-    estimators.TREES |= {"max_bins": 8, "max_iter": 10}
-    ratio.FOLDS = 2
-    training.POINTS = 3
-    weigh, found = policy._weights_and_forecast, {}
-
-    def weigh_once(pair: Any, *rest: Any) -> Any:
-        sizes = len(pair.train), len(pair.target)
-        if sizes not in found:
-            found[sizes] = weigh(pair, *rest)
-        return found[sizes]
-
-    policy._weights_and_forecast = weigh_once
 
 
 if __name__ == "__main__":

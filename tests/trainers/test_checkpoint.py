@@ -6,10 +6,10 @@ import json
 import os
 import pickle
 import random
+import re
 import signal
 import warnings
 from collections import deque
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,8 +26,6 @@ from torch.utils.data import (
 
 from astkit import Gate, Loader
 from astkit.datasets import load
-from astkit.gating import Policy
-from astkit.profiling import EnergyMeter
 from astkit.trainers import Checkpoints, TimeIsUp, TrainConfig, Trainer, checkpoint
 from astkit.trainers.checkpoint import DamagedError
 from tests.trainers.states import Records, leave_after, same, timeless
@@ -75,71 +73,6 @@ def names(folder: Path) -> list[str]:
     return [path.stem for path in checkpoint.list_checkpoints(folder / "ckpt")]
 
 
-class Convolution(nn.Module):
-    """Its weights may lie in memory in channels_last order, and so do their moments."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        with torch.random.fork_rng():
-            torch.manual_seed(0)
-            self.layers = nn.Sequential(nn.Conv2d(2, 4, 3), nn.Flatten(), nn.Linear(144, 10))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.layers(torch.cat([x, x.flip(3)], 1))
-
-
-class Transposed(nn.Module):
-    """Its first weight lies in memory column by column."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = network()
-        weight = self.layers[1].weight
-        self.layers[1].weight = nn.Parameter(weight.detach().T.contiguous().T)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.layers(x)
-
-
-def parted(model: Any) -> torch.optim.Optimizer:
-    """Its parameters have different state."""
-    first, second = model[1].parameters(), model[4].parameters()
-    return torch.optim.Adam([{"params": first, "amsgrad": True}, {"params": second}])
-
-
-def factored(model: Any) -> torch.optim.Optimizer:
-    return torch.optim.Adafactor(model.parameters())
-
-
-@pytest.mark.parametrize(
-    ("make", "optimizer", "batches"),
-    [(network, None, 1), (network, factored, 12), (network, parted, 25), (Convolution, None, 12),
-     (Transposed, None, 13)],
-)  # fmt: skip
-def test_a_run_that_was_stopped_ends_as_one_that_was_not(
-    tmp_path: Path, make: Any, optimizer: Any, batches: int
-) -> None:
-    config = TrainConfig(lr=1e-2, channels_last=make is Convolution)
-    if make is Transposed:
-        config = replace(config, accumulation_steps=5)  # it stops while gradients wait
-
-    def built(name: str, resume: bool = False) -> Trainer:
-        options = {} if optimizer is None else {"optimizer": optimizer}
-        return build(tmp_path / name, resume, model=make(), config=config, **options)
-
-    whole = built("whole")
-    whole.run()
-    leave_after(built("parts"), batches)
-    resumed = built("parts", resume=True)
-    resumed.run()
-    assert left(resumed) == left(whole)
-    assert timeless(resumed.history.epochs) == timeless(whole.history.epochs)
-    again = built("parts", resume=True)  # a run that is done is done when resumed
-    again.run()
-    assert left(again) == left(resumed)
-    assert again.history.epochs == resumed.history.epochs
-
-
 def test_saving_leaves_workers_that_persist_alone(tmp_path: Path) -> None:
     weights = []
     for every in (None, 3):
@@ -153,70 +86,6 @@ def test_saving_leaves_workers_that_persist_alone(tmp_path: Path) -> None:
         run.run()
         weights.append(left(run)["weights"])
     assert weights[0] == weights[1]
-
-
-class Bag(nn.Module):
-    """Its gradient is sparse, and its state holds more than tensors."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        with torch.random.fork_rng():
-            torch.manual_seed(0)
-            self.bag, self.last = nn.EmbeddingBag(17, 4, sparse=True), nn.Linear(4, 10)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.last(self.bag((16 * x).long().clamp(0, 16).flatten(1)))
-
-    def get_extra_state(self) -> Any:
-        return {"version": 1}
-
-    def set_extra_state(self, state: Any) -> None:
-        assert state == {"version": 1}
-
-
-def test_sparse_gradients_that_wait_and_extra_state_are_resumed(tmp_path: Path) -> None:
-    def make(name: str, resume: bool = False) -> Trainer:
-        config = TrainConfig(lr=1e-2, accumulation_steps=3, clip_norm=None)
-        options = {"optimizer": lambda model: torch.optim.SGD(model.parameters(), 0.1)}
-        options |= {"model": Bag(), "config": config, "validation": None}
-        return build(tmp_path / name, resume, **options)
-
-    whole = make("whole")
-    whole.run()
-    leave_after(make("parts"), 4)
-    resumed = make("parts", resume=True)
-    resumed.run()
-    for name, value in whole.model.named_parameters():
-        assert torch.allclose(resumed.model.get_parameter(name), value, atol=1e-6)
-
-
-class Remembering(Policy):
-    """Has no past before it chooses."""
-
-    state = ("past",)
-
-    def __init__(self) -> None:
-        self.past: list[float] | None = None
-
-    def choose(self, batch: Any) -> None:
-        self.past = [*(self.past or []), 1.0]
-
-
-@pytest.mark.parametrize("change", ["controller", "past", "observers"])
-def test_what_a_new_run_does_not_have_yet_is_resumed(tmp_path: Path, change: str) -> None:
-    policy = Remembering if change == "past" else lambda: Gate(0.4)
-    more = {"meter": EnergyMeter(), "observers": [Records()]}
-    run = build(tmp_path, policy=policy(), observers=[])
-    if change == "controller":
-        run.steer("controller", "top_k")
-    leave_after(run, 5)
-    resumed = build(tmp_path, True, policy=policy(), **(more if change == "observers" else {}))
-    resumed.run()
-    whole = build(tmp_path / "whole", policy=policy())
-    if change == "controller":
-        whole.steer("controller", "top_k")
-    whole.run()
-    assert left(resumed)["weights"] == left(whole)["weights"]
 
 
 def test_a_run_killed_before_its_first_checkpoint_starts_again(tmp_path: Path) -> None:
@@ -401,6 +270,8 @@ def test_one_flipped_bit_is_noticed_and_the_checkpoint_before_it_is_used(
     for _ in range(20):
         spoilt = bytearray(content)
         spoilt[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
+        if re.search(rb"\dE[-+]\d", spoilt) and suffix == ".json":
+            continue  # 1E-05 is the same number as 1e-05
         newest.write_bytes(spoilt)
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")

@@ -19,12 +19,12 @@ from astkit import (
     CachedLoss,
     Checkpoints,
     Gate,
-    Rho,
     SampleBySampleTrainer,
     TrainConfig,
     Trainer,
 )
 from astkit import distributed as several
+from tests.gating.policies.cells import GradNormIS, Rho, SelectiveBackprop
 from tests.trainers.worlds import (
     CRITERION,
     Ended,
@@ -41,10 +41,10 @@ from tests.trainers.worlds import (
 )
 
 ROOT = Path(__file__).parents[2]
-PLANNING = ("auto", "cached_loss", "infobatch", "seta", "random", "weighted")
+PLANNING = ("auto", "cached_loss", "infobatch", "random", "weighted")
 GIVEN: dict[str, Any] = {"random": {"rate": 0.5}, "weighted": {"weights": torch.arange(96)}}
 MORE = ((None, 6), ("auto", 7), ("infobatch", 8))  # 8 batches are two epochs
-CHOOSING = ("gradnorm_is", Rho(torch.zeros(96)), "selective_backprop")
+CHOOSING = (GradNormIS(), Rho(torch.zeros(96)), SelectiveBackprop(whole=0))
 
 
 def everything() -> tuple[Any, ...]:
@@ -94,8 +94,6 @@ def test_two_processes_train_as_one_does() -> None:
 def test_gradients_are_those_of_one_process_on_the_same_rows(
     world: int, dtype: torch.dtype, policy: Any
 ) -> None:
-    if policy == "selective_backprop":
-        policy = {"name": policy, "start": 0, "end": 1}
     config = TrainConfig(clip_norm=None, schedule="constant")
     options = {"dtype": dtype, "budget": Budget(steps=1), "epochs": None, "config": config}
     found = in_world(world, trained, policy, options)

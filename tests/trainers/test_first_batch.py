@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import warnings
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,9 +21,8 @@ from torch.utils.data import (
 from astkit import rng
 from astkit.datasets import Loader
 from astkit.gating import Gate, Policy
-from astkit.trainers import Budget, Checkpoints, TrainConfig, Trainer
+from astkit.trainers import Budget, TrainConfig, Trainer
 from tests.datasets.transformed import Transformed, dimmed, noise
-from tests.trainers.states import leave_after, same
 
 DATA = TensorDataset(torch.randn(24, 8), torch.arange(24) % 3)
 
@@ -115,32 +113,6 @@ LAZY: dict[str, tuple[Any, Any]] = {
     ),
     "mappings": (LazyNamed, mapped("x")),
 }
-
-
-@pytest.mark.parametrize("own", [False, True])
-@pytest.mark.parametrize("name", LAZY)
-def test_lazy_modules_are_resumed(name: str, own: bool, tmp_path: Path) -> None:
-    make, data = LAZY[name]
-
-    def run(folder: str, resume: bool = False, seed: int = 0) -> Trainer:
-        model = make()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9) if own else None
-        config = TrainConfig(channels_last=True, seed=seed)
-        kept = Checkpoints(tmp_path / folder, every=1)
-        options = {"optimizer": optimizer, "config": config, "checkpoints": kept}
-        return trainer(data, model, resume=resume, **options)
-
-    before = torch.random.get_rng_state()
-    whole, again, other = run("whole"), run("cut"), run("other", seed=1)
-    assert torch.random.get_rng_state().equal(before)
-    first = [dict(each.model.state_dict()) for each in (whole, again, other)]
-    assert same(first[0], first[1])
-    assert not same(first[0], first[2])
-    whole.run()
-    leave_after(again, 2)
-    resumed = run("cut", resume=True)
-    resumed.run()
-    assert same(dict(resumed.model.state_dict()), dict(whole.model.state_dict()))
 
 
 def test_lazy_modules_that_no_pass_reaches_are_named() -> None:
@@ -445,7 +417,7 @@ def test_policies_with_a_memory_need_the_index() -> None:
         run.evaluate(data)  # which needs none
         run.run()
 
-    for policy in ("infobatch", "bls"):
+    for policy in ("infobatch", "cached_loss"):
         train(policy, Loader(DATA, 8))
         with pytest.raises(ValueError, match=r"pass the data set (itself|instead)"):
             train(policy, DataLoader(DATA, 8, shuffle=True))

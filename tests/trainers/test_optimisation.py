@@ -7,7 +7,6 @@ import math
 import warnings
 from collections.abc import Iterator
 from itertools import accumulate
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,9 +22,9 @@ from torch.utils.data import TensorDataset
 from astkit import rng
 from astkit.datasets import Batch
 from astkit.gating import Gate, Policy, Selection, cross_entropy_rows
-from astkit.trainers import Checkpoints, TrainConfig, Trainer
+from astkit.trainers import TrainConfig, Trainer
 from astkit.trainers.optimisation import Optimisation
-from tests.trainers.states import flagged, leave_after, same
+from tests.trainers.states import flagged, same
 
 SPLIT = (5, 11, 2, 7)  # the rows of four batches that add up to one of 25, as a gate leaves them
 STEPS = 5
@@ -553,34 +552,6 @@ def test_a_criterion_with_parameters_is_trained_as_a_part_of_the_model() -> None
     assert not torch.equal(criterion.vectors, torch.eye(4))
 
 
-# --- state
-
-
-@pytest.mark.parametrize("done", [0, 3, 6])
-def test_a_state_taken_between_two_batches_continues_to_the_same_bits(done: int) -> None:
-    drawn = batches(torch.float32, "float32", number=4)
-    rows = [part for batch in drawn for part in parts(*batch)]
-
-    def learner() -> Optimisation:
-        model = network(torch.float32)
-        model[0].bias.requires_grad_(False)  # one without a gradient
-        return made(model, accumulation_steps=4, precision="fp16")
-
-    first, second = learner(), learner()
-    for part in rows[:done]:
-        train(first, *part)
-    state = copy.deepcopy({"weights": first.weights(), "rest": first.state_dict()})
-    add(second, *rows[-1])  # left over from something else, and to be forgotten
-    second.load_weights(state["weights"])
-    second.load_state_dict(state["rest"])
-    for part in rows[done:]:
-        train(first, *part)
-        train(second, *part)
-    assert same_bits(first.model, second.model)
-    assert same(first.state_dict(), second.state_dict())
-    assert first.steps + first.skipped == 4
-
-
 # --- torch.compile
 
 
@@ -689,29 +660,6 @@ def test_complex_and_sparse_parameters_train_as_a_plain_loop(name: str, many: in
         optimizer.step()
     for one, other in zip(model.parameters(), twin.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
-
-
-@pytest.mark.parametrize("name", UNUSUAL)
-@pytest.mark.filterwarnings("error")
-def test_complex_and_sparse_parameters_are_resumed(name: str, tmp_path: Path) -> None:
-    x = torch.randint(0, 20, (24, 6)) if "sparse" in name else torch.randn(24, 6).double()
-    data = TensorDataset(x, torch.arange(24) % 4)
-
-    def run(folder: str, resume: bool = False) -> Trainer:
-        with rng.isolated("cpu", 0):
-            model = UNUSUAL[name](False)
-        kept = Checkpoints(tmp_path / folder, every=1)
-        return Trainer(
-            model, data, epochs=2, batch_size=8, device="cpu", checkpoints=kept, resume=resume
-        )
-
-    whole = run("whole")
-    whole.run()
-    leave_after(run("cut"), 5)  # with the record of an epoch
-    resumed = run("cut", resume=True)
-    assert resumed.step == 4
-    resumed.run()
-    assert same_bits(whole.model, resumed.model)
 
 
 def test_a_loss_scale_and_complex_parameters_are_one_sentence() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from copy import deepcopy
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from torch.utils.data import TensorDataset
 from astkit import Budget, Policy, TrainConfig, Trainer, Visit
 from astkit.gating import as_policy
 from astkit.gating.scores import entropy
+from tests.gating.policies.cells import GradNormIS
 from tests.trainers.worlds import in_world
 
 
@@ -44,7 +46,7 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "infobatch": {"policy": "infobatch"},
     "auto": {"policy": "auto"},
     "class_balanced": {"policy": "class_balanced"},
-    "gradnorm_is": {"policy": "gradnorm_is"},
+    "gradnorm_is": {"policy": GradNormIS(seed=3)},
 }
 
 
@@ -90,7 +92,7 @@ def run(name: str, folder: str | Path | None = None, stop: int | None = None) ->
             ).double()
         if name.endswith("_ddp"):
             model = nn.parallel.DistributedDataParallel(model)
-        policy = as_policy(settings.get("policy"), seed=3) or Policy()
+        policy = as_policy(deepcopy(settings.get("policy")), seed=3) or Policy()
         train, validation = data()
         return Trainer(
             model,

@@ -3,7 +3,6 @@
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.colors import to_hex
 
 from astkit.widgets import comparison_plots as plots
 from astkit.widgets.style import PAPER, SOFT, line
@@ -41,16 +40,6 @@ def curves(arm, final, cost=1.0, seeds=2):
         for seed, end in enumerate(ends)
         for share in shares
     ]
-
-
-@pytest.fixture(scope="module")
-def figure():
-    rows = [
-        *curves("dense", 0.8),
-        *curves("infobatch", 0.9, cost=1.5),
-        *curves("random at 0.3", 0.7),
-    ]
-    return plots.values_by_cost(rows, "accuracy", rows=143)
 
 
 def test_a_forest_plot_has_a_row_for_each_method_and_its_outcome():
@@ -101,7 +90,10 @@ def test_better_is_to_the_right_and_what_lies_far_outside_is_an_arrow(higher):
     assert axis.get_xlabel() == "difference of loss, better to the right"
 
 
-def test_curves_are_means_with_bands_and_the_final_value_of_dense(figure):
+def test_curves_are_means_with_bands_and_the_final_value_of_dense():
+    rows = [*curves("dense", 0.8), *curves("infobatch", 0.9, cost=1.5)]
+    rows += curves("random at 0.3", 0.7)
+    figure = plots.values_by_cost(rows, "accuracy", rows=143)
     titles = [axis.get_title() for axis in figure.axes]
     assert titles == ["validation accuracy against FLOPs", "validation accuracy against time"]
     for axis, scale in zip(figure.axes, (1, 2), strict=True):
@@ -115,9 +107,6 @@ def test_curves_are_means_with_bands_and_the_final_value_of_dense(figure):
         assert len(axis.collections) == 2  # no band of the random control
         ends = axis.collections[1].get_paths()[0].vertices
         assert ends[:, 1].max() == pytest.approx(0.92)
-        low, high = axis.get_ylim()
-        assert 0 < low < 0.81 < 0.92 < high < 1
-        assert to_hex(drawn["infobatch"].get_color()) == line("infobatch")["color"].lower()
     words = "143 validation rows: mean of 2 seeds, shaded from the lowest to the highest"
     assert figure.get_suptitle() == words
     low, high = figure.axes[0].get_ylim()

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from astkit import rng
+from astkit.checks import FROM_0, check_number
 from astkit.gating.policies.draws import draw_systematic
-from astkit.gating.policies.given import check_cost, check_finite, check_length, check_values
 from astkit.gating.policy import Policy, PolicyCard, RunInfo, Selection
 
 
@@ -47,7 +47,8 @@ class Weighted(Policy):
     def __init__(self, weights: Any, cost: float | None = None, seed: int = 0) -> None:
         self.weights = weights
         self.given = self.weights
-        self.cost, self.seed = check_cost(cost), seed
+        self.cost = None if cost is None else check_number("cost", cost, FROM_0)
+        self.seed = seed
 
     @property
     def weights(self) -> Tensor:
@@ -56,7 +57,24 @@ class Weighted(Policy):
 
     @weights.setter
     def weights(self, weights: Any) -> None:
-        values = check_finite("weights", check_values("weights", weights), 0.0)
+        try:
+            values = torch.as_tensor(weights).detach().cpu()
+        except (TypeError, ValueError, RuntimeError) as error:
+            kind = type(weights).__name__
+            raise ValueError(f"weights is a {kind}: give one number a row") from error
+        if values.ndim != 1 or not len(values) or values.is_complex():
+            raise ValueError(
+                f"weights has shape {list(values.shape)} and type {values.dtype}: give one number a"
+                " row, of shape [samples]"
+            )
+        values = values if values.is_floating_point() else values.float()
+        wrong = (~(values.isfinite() & (values >= 0))).nonzero()
+        if len(wrong):
+            row = int(wrong[0])
+            raise ValueError(
+                f"weights of row {row} is {float(values[row])}: give a finite number of 0 or more"
+                " for each row"
+            )
         total = float(values.sum(dtype=torch.float64))
         if not 0 < total < torch.inf:
             raise ValueError(f"weights have the sum {total:g}: give at least one above 0")
@@ -67,7 +85,11 @@ class Weighted(Policy):
         return {**super().config(), "weights": self.given}
 
     def plan(self, run: RunInfo) -> Selection:
-        check_length("weights", self._weights, run.samples)
+        if len(self._weights) != run.samples:
+            raise ValueError(
+                f"weights has {len(self._weights)} numbers, but the data set has {run.samples}"
+                " rows: give one a row, in the order of the data set"
+            )
         random = rng.generator(run.seed, "weighted", run.epoch)
         rows = draw_systematic(self._weights, run.draws, random)
         return Selection(rows, normaliser=len(rows))

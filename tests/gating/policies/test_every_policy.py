@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import math
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -18,21 +17,17 @@ from astkit.datasets import indexed
 from astkit.gating import Policy, RunInfo, Visit, as_policy
 from astkit.names import REGISTRIES
 from astkit.trainers import TrainConfig, Trainer
+from tests.gating.policies.cells import SelectiveBackprop
 
 N, SIZE = 48, 8
 X = torch.randn(N, 6, generator=torch.Generator().manual_seed(0))
 Y = (X[:, :3] + 0.3 * X[:, 3:]).argmax(1)
 OPTIONS: dict[str, dict[str, Any]] = {
     "random": {"rate": 0.5},
-    "selective_backprop": {"start": 0.25},
-    "gradnorm_is": {"every": 2},
-    "rho": {"rate": 0.5, "holdout_losses": torch.zeros(N)},
-    "subset": {"rate": 0.5, "scores": torch.arange(N)},
     "weighted": {"weights": torch.arange(N)},
 }
-NAMES = list(REGISTRIES["policy"])
-PRUNING = ("infobatch", "seta")
-RATED = ("random", "cached_loss", "class_balanced", "selective_backprop", "gradnorm_is", "learned")
+CELL = "selective_backprop"  # of docs, for those that draw within a batch
+NAMES = [*REGISTRIES["policy"], CELL]
 
 
 class Labelled(TensorDataset):
@@ -44,6 +39,8 @@ TARGET = TensorDataset(X.repeat(3, 1), Y.repeat(3))  # of which "aim" needs some
 
 
 def policy_of(name: str, seed: int = 0) -> Policy:
+    if name == CELL:
+        return SelectiveBackprop(start=0.25, seed=seed)
     made = as_policy({"name": name, **OPTIONS.get(name, {})}, seed)
     assert made is not None
     return made
@@ -130,7 +127,7 @@ def test_two_seeds_differ(name: str) -> None:
     assert trained(name) != trained(name, seed=1)
 
 
-SHORT = (*PRUNING, "bls", "gate")  # skip rows within three epochs, as all with a rate below 1 do
+SHORT = ("infobatch", "gate")  # skip rows within three epochs, as all with a rate below 1 do
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -181,22 +178,10 @@ def test_a_trainer_that_was_stopped_resumes_to_the_same_weights(name: str, tmp_p
         assert all(value.equal(weights[key]) for key, value in whole.model.state_dict().items())
 
 
-RATE, SHARE = "a share above 0 and", "a share of 0 or more and below"
-PART = "a share of 0 or more and at"
+RATED = ("random", "cached_loss", "class_balanced", "infobatch", "learned")
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
-    *((name, {"rate": 1.1}, RATE) for name in (*RATED, *PRUNING)),
-    *((name, {"delta": 1.1}, PART) for name in ("infobatch", "seta")),
-    ("seta", {"groups": 5, "window": 0.05}, "of 5 groups, which is 0: give a window that holds"),
-    *(("seta", {"window": window}, RATE) for window in (0, 1.2, math.nan)),
-    *(("seta", {"groups": groups}, "a whole number of 1") for groups in (5.5, "5", math.inf)),
-    ("bls", {"alpha": 1}, SHARE),
-    ("selective_backprop", {"start": -1}, PART),
-    ("selective_backprop", {"end": 2}, PART),
-    ("selective_backprop", {"interrupt": -1}, "a whole number of 0 or more"),
-    ("gradnorm_is", {"momentum": 1}, SHARE),
-    ("gradnorm_is", {"every": 0}, "a whole number of 1"),
-    ("rho", {"holdout_losses": [0.0], "rate": 1.1}, RATE),
-    ("subset", {"scores": [0.0], "rate": 1.1}, RATE),
+    *((name, {"rate": 1.1}, "a share above 0 and") for name in RATED),
+    ("infobatch", {"delta": 1.1}, "a share of 0 or more and at"),
 ]
 
 
@@ -207,7 +192,7 @@ def test_impossible_arguments_are_refused() -> None:
             as_policy({"name": name, **options})
 
 
-REMEMBERING = ("infobatch", "bls", "seta", "cached_loss", "auto", "learned")
+REMEMBERING = ("infobatch", "cached_loss", "auto", "learned")
 
 
 @pytest.mark.parametrize("name", REMEMBERING)

@@ -132,7 +132,11 @@ def test_changed_weights_are_state() -> None:
     assert later.weights.tolist() == WEIGHTS[::-1]
 
 
-WRONG = {
+WRONG: dict[str, tuple[Any, str]] = {
+    "text": (["a"], "weights is a list: give one number a row"),
+    "a table": (torch.ones(3, 2), r"weights has shape \[3, 2\] and type torch.float32: give one"),
+    "nothing": ([], r"weights has shape \[0\]"),
+    "NaN": ([1, math.nan], "weights of row 1 is nan: give a finite number of 0 or more for each"),
     "a negative one": ([1.0, -1.0], "weights of row 1 is -1.0: give a finite number of 0 or more"),
     "zeros": ([0.0, 0.0], "weights have the sum 0: give at least one above 0"),
     "another length": ([1.0], "weights has 1 numbers, but the data set has 60 rows: give one a"),
@@ -144,6 +148,12 @@ def test_impossible_weights_are_refused(case: str) -> None:
     weights, sentence = WRONG[case]
     with pytest.raises(ValueError, match=f"^{sentence}"):
         Weighted(weights).plan(info(0))
+
+
+def test_a_cost_below_zero_is_refused() -> None:
+    for cost in (-1.0, math.nan, "1e9"):
+        with pytest.raises(ValueError, match=f"^cost is {cost!r}: give a number of 0 or more$"):
+            Weighted(WEIGHTS, cost=cost)  # type: ignore[arg-type]
 
 
 @pytest.mark.full

@@ -1,6 +1,6 @@
 """Runs killed at any moment end as runs that were not.
 
-`python -m tests.trainers.test_killing --kills 30` kills training with SIGKILL and resumes it.
+`python -m benchmarks.kills --kills 30` kills training with SIGKILL and resumes it.
 
 Each run trains in a forked process of its own, is killed once, and resumed to its end; it has to
 end with the very weights, threshold, memory, metrics and counts of a run that nobody killed. Every
@@ -9,19 +9,15 @@ third kill strikes in the middle of writing a checkpoint: its file is there unde
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 
 from astkit.datasets import Loader, load
@@ -169,35 +165,6 @@ def main() -> None:
     kinds = [measure(kind, asked.kills) for kind in KINDS]
     write_json(asked.out, {"stamp": stamp(), "kinds": kinds})
     print(*kinds, sep="\n")
-
-
-def check(kinds: list[dict[str, Any]], count: int) -> None:
-    for kind in kinds:
-        assert kind["equal to the undisturbed run"] == kind["runs"] == count, kind
-        assert kind["killed"] >= max(1, count // 2), kind
-        assert kind["with a checkpoint half written"] >= max(1, count // 10), kind
-
-
-def test_a_killed_run_ends_as_one_that_was_not() -> None:
-    with bench.one_thread():  # a thread pool would not survive the forks
-        check([measure("planned", 1)], 1)
-
-
-@pytest.mark.full
-def test_runs_killed_at_any_moment_end_as_one_that_was_not(tmp_path: Path) -> None:
-    out = tmp_path / "kills.json"
-    command = [sys.executable, "-m", __name__, "--kills=30", f"--out={out}"]
-    subprocess.run(command, cwd=bench.ROOT, check=True)
-    kinds = json.loads(out.read_text())["kinds"]
-    assert {kind["kind"] for kind in kinds} == {*KINDS}
-    check(kinds, 30)
-
-
-def test_the_committed_counts_of_kills_are_good() -> None:
-    content = json.loads(RESULTS.read_text())
-    assert len(content["kinds"]) >= 3
-    check(content["kinds"], 30)
-    assert content["stamp"]["torch"]
 
 
 if __name__ == "__main__":
