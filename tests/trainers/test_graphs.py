@@ -285,9 +285,8 @@ def waiting(run: Any) -> None:
 
 
 def failing(run: Any) -> None:
-    run.optimisation.passes.graphs.fails = RuntimeError(
-        "operation not permitted when stream is capturing"
-    )
+    words = "operation not permitted when stream is capturing"
+    run.optimisation.passes.graphs.fails = RuntimeError(words)
 
 
 @pytest.mark.parametrize(
