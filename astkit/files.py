@@ -6,7 +6,7 @@ import json
 import math
 import os
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ CHECKOUT = None if _PARENT.name == "site-packages" else _PARENT
 """The folder that contains the package, unless it is installed."""
 
 
-def write_atomic(path: str | os.PathLike[str], content: bytes | str | Iterable[bytes]) -> Path:
+def write_atomic(path: str | os.PathLike[str], content: bytes | str) -> Path:
     """Write ``content`` to ``path`` atomically: a reader sees the old or the new file.
 
     Temporary file in the same folder, fsync, rename; missing folders are created. Raises
@@ -29,14 +29,12 @@ def write_atomic(path: str | os.PathLike[str], content: bytes | str | Iterable[b
         raise ValueError(f"{path} is not a regular file, so it is not overwritten: choose another")
     if isinstance(content, str):
         content = content.encode()
-    parts = [content] if isinstance(content, bytes | bytearray | memoryview) else content
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         with os.fdopen(handle, "wb") as file:
-            for part in parts:
-                file.write(part)
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
@@ -98,8 +96,18 @@ def read_json(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def shipped(name: str) -> Path:
-    """A file or folder of the checkout; in an installation from a wheel, its copy."""
-    # the checkout first: an editable install copies files, too
-    if CHECKOUT is not None and (CHECKOUT / name).exists():
-        return CHECKOUT / name
-    return SHARE / Path(name).name
+    """A file or folder of the checkout; in an installation from a wheel, its copy.
+
+    An exported notebook holds it unpacked, without the ending ``.gz``. Raises ``FileNotFoundError``
+    if it does not carry it.
+    """
+    places = [SHARE / Path(name).name]
+    if CHECKOUT is not None:  # first: an editable install copies files, too
+        places = [CHECKOUT / name, CHECKOUT / name.removesuffix(".gz"), *places]
+    for path in places:
+        if path.exists():
+            return path
+    raise FileNotFoundError(
+        f"{name} is not part of this export, which holds what the notebook's own code names: import"
+        " what opens it there, or name it in quotes"
+    )

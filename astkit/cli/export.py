@@ -57,7 +57,8 @@ def export(options: argparse.Namespace) -> None:
         parameters[name] = values[0]
     path = kaggle.write_notebook(plan, parameters, options.out)
     size = path.stat().st_size
-    say(f"{path}: {size / 1e3:.0f} kB")
+    data = "".join(f", {each}" for each in kaggle.carried_data(plan, parameters))
+    say(f"{path}: {size / 1e3:.0f} kB, with astkit{data}")
     if size > kaggle.LARGEST:
         say(f"Kaggle takes notebooks of up to {kaggle.LARGEST / 1e6:g} MB: export fewer files")
     for missing in kaggle.needed_files(plan)[1]:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SAMPLE = 2_000
-"""Rows to which a sum of columns is fitted."""
+"""Rows that are looked at first, and to which a sum of columns is fitted."""
 ROUNDING = 1e-9
 """Share of the label's variance that a scaled copy may leave unexplained."""
 
@@ -27,17 +27,17 @@ def columns_with_label(frame: pd.DataFrame, label: Any, regression: bool) -> lis
     full = [str(name) for name in frame if frame[name].notna().all()]
     numbers = [n for n in full if regression and frame[n].dtype.kind == "f" and frame[n].std() > 0]
     if len(y) >= 2 * len(values):
-        found = [name for name in full if frame[name].nunique() == len(values)]
-        found = [name for name in found if frame[name].groupby(places).nunique().max() == 1]
+        found = full
+        for rows in (SAMPLE, len(y)):  # the first ones tell most columns apart
+            parts = {name: frame[name][:rows].groupby(places[:rows]).nunique() for name in found}
+            found = [name for name, each in parts.items() if each.max() == 1]
+        found = [name for name in found if frame[name].nunique() == len(values)]
     else:
         found = [name for name in numbers if np.corrcoef(frame[name], y)[0, 1] ** 2 > 1 - ROUNDING]
     rest = [name for name in numbers if name not in found]
     step = max(1, len(y) // SAMPLE)
     some = frame[rest].iloc[::step].to_numpy("float64")
-    if not rest or len(some) < 2 * len(rest) + 2:
-        return found
-    deviation = some.std(0)
-    deviation[deviation == 0] = 1.0  # the other rows of the column differ
+    deviation = np.array([frame[name].std() for name in rest])
     inputs = np.column_stack([(some - some.mean(0)) / deviation, np.ones(len(some))])
     factors = np.linalg.lstsq(inputs, y[::step], rcond=None)[0][:-1] / deviation
     # each counts once, with either sign

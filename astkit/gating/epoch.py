@@ -81,7 +81,6 @@ class Planner(Protocol):
 
     rounds: int
     begun: int
-    sized: bool
     draws_target: bool
 
     @property
@@ -223,6 +222,7 @@ class PolicySampler(Sampler[int]):
     Attributes:
         epoch: the plan.
         progress: returns the completed fraction of the run; by default computed from ``epochs``.
+        sized: whether it tells a length, an estimate if epochs differ.
     """
 
     def __init__(
@@ -248,6 +248,7 @@ class PolicySampler(Sampler[int]):
         self.epoch = Epoch(policy, samples, data, validation)
         self.epoch.classes = classes
         self.progress: Callable[[], float] | None = None
+        self.sized = True
         self._learns = learns
         self._length = policy.expected_rows(self.epoch.draws) // distributed.world()
         self._start()
@@ -268,9 +269,9 @@ class PolicySampler(Sampler[int]):
     def __len__(self) -> int:
         """Rows of the latest complete epoch, in this process; before that, the policy's estimate.
 
-        Raises ``TypeError`` if ``policy.sized`` is false.
+        Raises ``TypeError`` if ``sized`` is false.
         """
-        if not self.policy.sized:
+        if not self.sized:
             raise TypeError("the length of an epoch is known at its end")
         return self._length
 

@@ -1,7 +1,7 @@
 """Interface of sample selection: before loading, after scoring, or both.
 
 A policy subclasses `Policy` and overrides ``plan``, ``choose``, or both, and ``observe`` to update
-its state. The same object works with the `Trainer` and in custom training loops.
+its state. The same object works with the `Trainer` and, driven by `InLoop`, in other loops.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import inspect
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cached_property
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -79,11 +80,7 @@ class Policy:
     #: FLOPs that computing its numbers outside took, counted with the first step; None if not
     cost: float | None = 0.0
     draws_target: bool = False  #: whether it draws from the rows of a target too, see `joined`
-    sized: bool = True  #: whether the sampler has a length, an estimate if epochs differ
-    _sampler: PolicySampler | None = None
-    _visits: Visits | None = None  # not observed yet
     _seed: int = 0
-    _compared: bool = False  # whether the model was looked at, see `check_unshifted`
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -155,7 +152,32 @@ class Policy:
             value = state[name]
             setattr(self, name, value.clone() if isinstance(value, Tensor) else value)
 
-    # --- custom training loops ---
+    def choose_from(self, batch: Scored) -> Selection:
+        """What `choose` selects; ``ValueError`` if that is no valid selection of ``batch``."""
+        chosen = self.choose(batch)
+        if chosen is None:
+            return batch.select(torch.arange(batch.rows))
+        return check_selection(chosen, batch.rows, self)
+
+    # --- what drives the rule: a trainer reports and exchanges, other loops use the rest ---
+
+    @cached_property
+    def loop(self) -> InLoop:
+        """Sampler and waiting visits of this policy."""
+        return InLoop(self)
+
+    def report(self, *visits: Visit) -> None:
+        """Keep the ``visits`` to one batch, which ``observe`` receives in `exchange`."""
+        self.loop.visits.put(*visits)
+
+    def exchange(self) -> None:
+        """Observe what was reported since the last call; every process must call it.
+
+        It is called before each plan, after the last batch of an epoch, and before a state is
+        saved, so that losses are copied from the device once a round.
+        """
+        for visit in self.loop.visits.take():
+            self.observe(visit)
 
     def __call__(
         self, model: nn.Module, x: Any, y: Any = None, index: Tensor | None = None
@@ -167,48 +189,7 @@ class Policy:
         the losses by `report_batch`. Raises ``ValueError`` for another order of the arguments, and
         for an index of other rows.
         """
-        batch = self._batch(model, x, y, index)
-        self.exchange()  # the choice may depend on the batch before
-        chosen = self.choose_from(batch)
-        if self._sampler is not None and index is not None:
-            scale = self._sampler.scale_of(index).to(chosen.weight.device)
-            weight = chosen.weight * scale[chosen.index]
-            chosen = replace(chosen, weight=weight, normaliser=chosen.total)
-        return chosen if len(chosen) or distributed.world() == 1 else chosen.padded()
-
-    def choose_from(self, batch: Scored) -> Selection:
-        """What `choose` selects; ``ValueError`` if that is no valid selection of ``batch``."""
-        chosen = self.choose(batch)
-        if chosen is None:
-            return batch.select(torch.arange(batch.rows))
-        return check_selection(chosen, batch.rows, self)
-
-    def _batch(self, model: nn.Module, x: Any, y: Any, index: Tensor | None) -> Scored:
-        if not self.chooses:
-            raise ValueError(
-                f"{type(self).__name__} selects before loading: pass"
-                " sampler=policy.sampler(data, epochs=...) to a DataLoader of indexed(data)"
-            )
-        if index is None and (self.needs_index or self._sampler is not None):
-            raise ValueError(
-                f"{type(self).__name__} needs the index of each row, but got none: use a DataLoader"
-                " of indexed(data) and pass index=... of each batch"
-            )
-        if not isinstance(model, nn.Module):
-            raise ValueError(
-                f"model is a {type(model).__name__}: call the policy with the model, its inputs and"
-                " the targets, as in policy(model, x, y)"
-            )
-        model = distributed.unwrapped(model)  # scoring exchanges nothing
-        criterion = self.criterion or cross_entropy_rows
-        if criterion is cross_entropy_rows and y is None and not self._compared:
-            self._compared = True
-            with evaluating(model):
-                check_unshifted(lambda given: call(model, given, given), x)
-        batch = Scored(None, x if y is None else y, x, index, model, criterion=criterion)
-        if index is not None:
-            check_index(index, batch.rows)
-        return batch
+        return self.loop.choose(model, x, y, index)
 
     def sampler(
         self, data: Any, epochs: float, validation: Any = None, classes: bool | None = None
@@ -226,9 +207,9 @@ class Policy:
                 f"{type(self).__name__} selects after scoring: call chosen = policy(model, x, y)"
                 " on each batch instead"
             )
-        self._sampler = PolicySampler(self, data, epochs, validation, self.observes, classes)
-        self._visits = None
-        return self._sampler
+        made = PolicySampler(self, data, epochs, validation, self.observes, classes)
+        self.loop = InLoop(self, made)
+        return made
 
     def mean(
         self, losses: Tensor, index: Tensor, outputs: Any = None, targets: Any = None
@@ -240,31 +221,7 @@ class Policy:
         and ``targets``. With several processes, each passes as many rows. Raises ``ValueError`` for
         other shapes, and for rows that were not drawn in this iteration or are used already.
         """
-        if self._sampler is None:
-            raise ValueError(
-                f"{type(self).__name__} has no sampler: give the DataLoader"
-                " sampler=policy.sampler(data, epochs=...) first"
-            )
-        if self.needs_outputs and (outputs is None or targets is None):
-            raise ValueError(
-                f"{type(self).__name__} needs the correctness of each sample: call"
-                " policy.mean(losses, index, outputs=outputs, targets=y)"
-            )
-        shapes = [
-            list(part.shape) if isinstance(part, Tensor) else type(part).__name__
-            for part in (losses, index)
-        ]
-        if shapes[0] != shapes[1] or len(shapes[0]) != 1:
-            raise ValueError(
-                f"losses has shape {shapes[0]} and index {shapes[1]}: pass one loss and one index"
-                " per row, from a criterion built with reduction='none'"
-            )
-        scale = self._sampler.scale_of(index).to(losses.device)
-        total = (losses * scale).sum() / len(index)
-        self.report_batch(losses, index, outputs, targets)
-        if self._sampler.over(len(index)):
-            self.exchange()
-        return total
+        return self.loop.mean(losses, index, outputs, targets)
 
     def report_batch(
         self, losses: Tensor, index: Tensor | None, outputs: Any, targets: Any
@@ -277,20 +234,80 @@ class Policy:
                 known = predictions(outputs, targets)
             self.report(Visit(index, losses.detach(), *known[:3]))
 
-    def report(self, *visits: Visit) -> None:
-        """Keep the ``visits`` to one batch, which ``observe`` receives in `exchange`."""
-        if self._visits is None:
-            self._visits = Visits()
-        self._visits.put(*visits)
 
-    def exchange(self) -> None:
-        """Observe what was reported since the last call; every process must call it.
+class InLoop:
+    """Drives a policy in a loop that is not the kit's.
 
-        It is called before each plan, after the last batch of an epoch, and before a state is
-        saved, so that losses are copied from the device once a round.
-        """
-        for visit in () if self._visits is None else self._visits.take():
-            self.observe(visit)
+    Attributes:
+        policy, sampler: the rule, and what draws the rows that it plans, if it does.
+        visits: those that the policy has not observed yet.
+    """
+
+    def __init__(self, policy: Policy, sampler: PolicySampler | None = None) -> None:
+        self.policy, self.sampler, self.visits = policy, sampler, Visits()
+        self._name = type(policy).__name__
+        self._compared = False  # whether the model was looked at, see `check_unshifted`
+
+    def choose(self, model: nn.Module, x: Any, y: Any, index: Tensor | None) -> Selection:
+        """Score a batch and select its rows, weighted by the plan they come from."""
+        if not self.policy.chooses:
+            raise ValueError(
+                f"{self._name} selects before loading: pass"
+                " sampler=policy.sampler(data, epochs=...) to a DataLoader of indexed(data)"
+            )
+        if index is None and (self.policy.needs_index or self.sampler is not None):
+            raise ValueError(
+                f"{self._name} needs the index of each row, but got none: use a DataLoader"
+                " of indexed(data) and pass index=... of each batch"
+            )
+        if not isinstance(model, nn.Module):
+            raise ValueError(
+                f"model is a {type(model).__name__}: call the policy with the model, its inputs and"
+                " the targets, as in policy(model, x, y)"
+            )
+        model = distributed.unwrapped(model)  # scoring exchanges nothing
+        criterion = self.policy.criterion or cross_entropy_rows
+        if criterion is cross_entropy_rows and y is None and not self._compared:
+            self._compared = True
+            with evaluating(model):
+                check_unshifted(lambda given: call(model, given, given), x)
+        batch = Scored(None, x if y is None else y, x, index, model, criterion=criterion)
+        if index is not None:
+            check_index(index, batch.rows)
+        self.policy.exchange()  # the choice may depend on the batch before
+        chosen = self.policy.choose_from(batch)
+        if self.sampler is not None and index is not None:
+            scale = self.sampler.scale_of(index).to(chosen.weight.device)
+            weight = chosen.weight * scale[chosen.index]
+            chosen = replace(chosen, weight=weight, normaliser=chosen.total)
+        return chosen if len(chosen) or distributed.world() == 1 else chosen.padded()
+
+    def mean(self, losses: Tensor, index: Tensor, outputs: Any, targets: Any) -> Tensor:
+        """Weigh the losses of a drawn batch, and report them."""
+        if self.sampler is None:
+            raise ValueError(
+                f"{self._name} has no sampler: give the DataLoader"
+                " sampler=policy.sampler(data, epochs=...) first"
+            )
+        if self.policy.needs_outputs and (outputs is None or targets is None):
+            raise ValueError(
+                f"{self._name} needs the correctness of each sample: call"
+                " policy.mean(losses, index, outputs=outputs, targets=y)"
+            )
+        shapes = [
+            list(part.shape) if isinstance(part, Tensor) else type(part).__name__
+            for part in (losses, index)
+        ]
+        if shapes[0] != shapes[1] or len(shapes[0]) != 1:
+            raise ValueError(
+                f"losses has shape {shapes[0]} and index {shapes[1]}: pass one loss and one index"
+                " per row, from a criterion built with reduction='none'"
+            )
+        scale = self.sampler.scale_of(index).to(losses.device)
+        self.policy.report_batch(losses, index, outputs, targets)
+        if self.sampler.over(len(index)):
+            self.policy.exchange()
+        return (losses * scale).sum() / len(index)
 
 
 def policy_class(name: Any) -> Any:

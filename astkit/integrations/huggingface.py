@@ -89,7 +89,7 @@ class PolicyTrainer(Trainer):
             target = None if isinstance(self.eval_dataset, Mapping) else self.eval_dataset
             sampler = policy.sampler(rows, epochs=1, validation=target, classes=self.classes)
         elif policy.needs_index or hasattr(rows, "old_rows"):  # of joined data
-            sampler = policy._sampler = PolicySampler(policy, indexed(rows), epochs=1)
+            sampler = policy.loop.sampler = PolicySampler(policy, indexed(rows), epochs=1)
         else:
             return loader
         sampler.progress = lambda: self.state.global_step / max(1, self.state.max_steps)
@@ -138,7 +138,7 @@ class PolicyTrainer(Trainer):
                 loss = loss * self.accelerator.num_processes  # gradients are averaged over them
         seen = None if index is None else index[chosen.index]
         self.policy.report_batch(losses, seen, outputs, part)
-        if self.policy._sampler is None or self.policy.chooses:
+        if self.policy.loop.sampler is None or self.policy.chooses:
             self.policy.exchange()  # the next batch may depend on it
         loss = loss.to(losses.dtype)
         return (loss, outputs) if return_outputs else loss

@@ -5,7 +5,9 @@ The package is a compressed archive in one folded cell, after the notebook's tit
 
 from __future__ import annotations
 
+import ast
 import base64
+import gzip
 import hashlib
 import inspect
 import io
@@ -27,11 +29,18 @@ COMPETITION = Path(__file__).with_name("competition.ipynb")
 """Template of a competition: train.csv to submission.csv."""
 LOWEST_TORCH = (2, 9)  # as in pyproject.toml
 LARGEST = 1e6  # bytes of a file that is taken along, and of a notebook on Kaggle
-DATA = ("bikes.csv.gz", "docs_pairs.jsonl.gz", "docs_pairs.LICENSES.txt")  # of the folder data
+TEXTS = ("astkit.datasets.pairs", "astkit.datasets.texts", "astkit.systems.lattice")
+DATA = {
+    "bikes.csv.gz": ("bikes",),
+    "docs_pairs.jsonl.gz": TEXTS,
+    "docs_pairs.LICENSES.txt": TEXTS,
+}
+"""Files of the folder data, and what code that opens them imports, or gives `load` in quotes."""
 
 _PACKAGE = Path(__file__).parents[1]
 _FOLDED = {"jupyter": {"source_hidden": True}, "_kg_hide-input": True}  # JupyterLab and Kaggle
 _CHARACTERS = 1000  # of a line of the archive
+_MAGIC = re.compile(r"^(\s*)[%!].*", re.MULTILINE)
 _SETTINGS = """## Settings
 
 Kaggle passes no parameters: change values in the next cell. The folded cell below it holds astkit,
@@ -40,6 +49,7 @@ _LIMITED = """ `%env ASTKIT_TIME_BUDGET_H=8.5` in a
 cell before ends training after 8.5 hours, before the session ends."""
 _CELL = """\
 # {package}, as a compressed archive, which is all that the cells need.
+# {data}
 # The archive is compared with its SHA-256 before anything in it is imported.
 {unpack}
 
@@ -67,8 +77,8 @@ def build_notebook(notebook: Notebook, parameters: Mapping[str, Any]) -> Noteboo
 
     Values are set at the end of the parameters cell, below the defaults with their comments. Files
     that parameters name, relative to the notebook, become part of the archive, and so do those of
-    `needed_files`, which are unpacked into the current folder. Results go
-    to the folder ``run`` if the notebook has a parameter ``out``. Equal files and values give equal
+    `needed_files`, which are unpacked into the current folder, and `carried_data`. Results go to
+    the folder ``run`` if the notebook has a parameter ``out``. Equal files and values give equal
     bytes.
     Raises ``ValueError`` for unknown parameters, files of more than `LARGEST` bytes, and code
     before the parameters.
@@ -88,9 +98,11 @@ def build_notebook(notebook: Notebook, parameters: Mapping[str, Any]) -> Noteboo
         raise ValueError(f"{notebook.path}: the parameters cell must be the first code cell")
     source = cells[place].source if tagged else ""
     named = _named_files(notebook, {**notebook.defaults, **values})
-    taken = {f"files/{name}/{path.name}": path for name, path in named.items()}
-    beside, _ = needed_files(notebook)
-    text = archive({**taken, **{f"beside/{name}": path for name, path in beside.items()}})
+    files = {f"files/{name}/{path.name}": path for name, path in named.items()}
+    files |= {f"beside/{name}": path for name, path in needed_files(notebook)[0].items()}
+    data = carried_data(notebook, values)
+    files |= {f"data/{name}": shipped(f"data/{name}") for name in data}
+    text = archive(files, systems=_names(_named(notebook), "astkit.systems"))
     digest = hashlib.sha256(text.encode()).hexdigest()
     values |= {n: f"astkit-{digest[:8]}/files/{n}/{path.name}" for n, path in named.items()}
     if values:
@@ -101,7 +113,7 @@ def build_notebook(notebook: Notebook, parameters: Mapping[str, Any]) -> Noteboo
         *map(_strip, cells[:place]),
         new_markdown_cell(_SETTINGS + _LIMITED if limited else _SETTINGS),
         new_code_cell(source, metadata={"tags": ["parameters"]}),
-        new_code_cell(_package_cell(text, digest), metadata=_FOLDED),
+        new_code_cell(_package_cell(text, digest, data), metadata=_FOLDED),
         *map(_strip, cells[place + 1 if tagged else place :]),
     ]
     for number, cell in enumerate(exported):  # random ids would change the file's bytes
@@ -111,19 +123,21 @@ def build_notebook(notebook: Notebook, parameters: Mapping[str, Any]) -> Noteboo
     return book
 
 
-def archive(files: Mapping[str, Path]) -> str:
-    """The package, its data and ``files`` (by name) as a tar.bz2 archive in base 85."""
-    contents = {f"data/{name}": shipped(f"data/{name}") for name in DATA}
-    contents.update(files)
+def archive(files: Mapping[str, Path], systems: bool = True) -> str:
+    """The package, with or without ``systems``, and ``files`` (by name): tar.bz2 in base 85."""
+    contents = dict(files)
     for path in _PACKAGE.rglob("*.*"):
         name = f"astkit/{path.relative_to(_PACKAGE).as_posix()}"
         left_out = "/." in name or "__pycache__" in name or path.is_relative_to(SHARE)
+        left_out |= not systems and name.startswith("astkit/systems/")
         if path.is_file() and not left_out:
             contents[name] = path
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w:bz2") as tar:
         for name, path in sorted(contents.items()):
             data = path.read_bytes()
+            if name.startswith("data/") and name.endswith(".gz"):  # smaller if packed once
+                name, data = name.removesuffix(".gz"), gzip.decompress(data)
             entry = tarfile.TarInfo(name)  # without dates and owners
             entry.size = len(data)
             tar.addfile(entry, io.BytesIO(data))
@@ -179,7 +193,7 @@ def begin() -> None:
     print(f"torch {torch.__version__}; {device}")
 
 
-def _package_cell(text: str, digest: str) -> str:
+def _package_cell(text: str, digest: str, data: list[str]) -> str:
     from astkit.stamp import stamp
 
     about = stamp()
@@ -188,6 +202,7 @@ def _package_cell(text: str, digest: str) -> str:
     rows = (text[at : at + _CHARACTERS] for at in range(0, len(text), _CHARACTERS))
     return _CELL.format(
         package=f"astkit {about['astkit']}{commit}",
+        data=f"It carries the data {', '.join(data)}." if data else "It carries no data.",
         unpack=inspect.getsource(unpack),
         digest=digest,
         lines="\n".join(f'    "{row}",' for row in rows),
@@ -214,12 +229,10 @@ def needed_files(notebook: Notebook) -> tuple[dict[str, Path], list[Path]]:
     Those that an export takes along are in the notebook's folder and have up to `LARGEST` bytes; by
     their path from there. The others are listed.
     """
-    folder = notebook.path.parent
+    folder, named = notebook.path.parent, _named(notebook)
     taken, others = {}, []
-    for name in sorted(_names(notebook)):
-        package = folder / name.removesuffix(".py") / "__init__.py"
-        paths = package.parent.rglob("*.py") if os.path.isfile(package) else [folder / name]
-        for path in filter(os.path.isfile, paths):
+    for path in sorted({folder / name for name in named} | _modules(folder, named)):
+        if os.path.isfile(path):
             if path.resolve().is_relative_to(folder) and path.stat().st_size <= LARGEST:
                 taken[path.resolve().relative_to(folder).as_posix()] = path
             else:
@@ -227,18 +240,56 @@ def needed_files(notebook: Notebook) -> tuple[dict[str, Path], list[Path]]:
     return taken, others
 
 
-def _names(notebook: Notebook) -> set[str]:
-    """Strings in the code below the parameters, and files of the modules that it may import."""
+def carried_data(notebook: Notebook, parameters: Mapping[str, Any]) -> list[str]:
+    """Names of the `DATA` that an export takes along: what opens them is named."""
+    values = {**notebook.defaults, **parameters}.values()
+    named = _named(notebook) | {each for each in values if isinstance(each, str)}
+    return [name for name, words in DATA.items() if any(_names(named, word) for word in words)]
+
+
+def _names(named: set[str], word: str) -> bool:
+    """Whether ``word``, or something of the module ``word``, is ``named``."""
+    return any(f"{each}.".startswith(f"{word}.") for each in named)
+
+
+def _named(notebook: Notebook) -> set[str]:
+    """Strings of the code below the parameters, and what it imports, as "module.name".
+
+    What modules beside the notebook import is imported, too.
+    """
     from astkit.runs.notebook import load_notebook
 
-    names: set[str] = set()
-    for cell in load_notebook(notebook.path).cells:
-        if cell.cell_type == "code" and "parameters" not in cell.metadata.get("tags", []):
-            names.update(re.findall(r"'([^'\n]+)'", cell.source))
-            names.update(re.findall(r'"([^"\n]+)"', cell.source))
-            for line in re.findall(r"^\s*(?:import|from)\s(.+)", cell.source, re.MULTILINE):
-                names.update(f"{word}.py" for word in re.findall(r"\w+", line))
-    return names - {"astkit.py"}  # the archive holds it
+    named, read = set[str](), set[Path]()
+    cells = load_notebook(notebook.path).cells
+    own = (cell for cell in cells if "parameters" not in cell.metadata.get("tags", []))
+    sources = [cell.source for cell in own if cell.cell_type == "code"]
+    for source in sources:
+        named.update(re.findall(r"'([^'\n]+)'", source))
+        named.update(re.findall(r'"([^"\n]+)"', source))
+    for source in sources:  # it grows
+        try:
+            tree = ast.parse(_MAGIC.sub(r"\1pass", source))
+        except SyntaxError:  # such as a cell of a shell
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                named |= {each.name for each in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                named |= {f"{node.module}.{each.name}" for each in node.names}
+        new = _modules(notebook.path.parent, named) - read
+        sources += [path.read_text("utf-8") for path in sorted(new)]
+        read |= new
+    return named
+
+
+def _modules(folder: Path, named: set[str]) -> set[Path]:
+    """The files in ``folder`` of modules and packages that are ``named``."""
+    names = {each.split(".")[0] for each in named} - {"", "astkit"}  # the archive holds it
+    files = {folder / f"{name}.py" for name in names}
+    for name in names:
+        if (folder / name / "__init__.py").is_file():
+            files |= {*(folder / name).rglob("*.py")}
+    return {path for path in files if path.is_file()}
 
 
 def _strip(cell: NotebookNode) -> NotebookNode:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from astkit.comparison.statistics import Interval, mean_interval, paired_difference
+from astkit.comparison.statistics import mean_interval, paired_difference
 from astkit.runs.record import Record, flat
 
 CONTROL = "dense"
@@ -93,15 +93,22 @@ def summary_table(runs: Runs, metric: str | None = None) -> pd.DataFrame:
     if not columns:
         columns, rows = ["runs"], rows.assign(runs="all")
     rows = rows.fillna(dict.fromkeys(columns, NONE))
-    groups = dict(list(rows.groupby(columns, sort=False, dropna=False)))
+    seeds = _seeds(rows)
+    by_seed = {
+        key: dict(group.groupby(seeds, sort=False)[metric].mean())
+        for key, group in rows.groupby(columns, sort=False, dropna=False)
+    }
     compared = (rows[columns] == CONTROL).any(axis=None)
     lines = []
-    for key, group in groups.items():
-        mean, low, high, n = mean_interval(_by_seed(group, metric).values())
+    for key, values in by_seed.items():
+        mean, low, high, n = mean_interval(values.values())
         line: dict[str, Any] = dict(zip(columns, key, strict=True))
         line |= {"n": n, metric: mean, "low": low, "high": high}
         if compared:
-            gap = _gap(group, _control(key, groups), metric)
+            # the group with "dense" in the last column in which there is one
+            likes = ((*key[:at], CONTROL, *key[at + 1 :]) for at in reversed(range(len(key))))
+            control = next((like for like in likes if like in by_seed), key)
+            gap = paired_difference(values, by_seed[control] if control != key else {})
             line |= {f"minus {CONTROL}": gap.mean, "from": gap.low, "to": gap.high}
         lines.append(line)
     return pd.DataFrame(lines).set_index(columns)
@@ -149,26 +156,11 @@ def _groups(rows: pd.DataFrame, varied: Sequence[str]) -> list[str]:
     return kept
 
 
-def _control(key: tuple[Any, ...], groups: dict[Any, pd.DataFrame]) -> pd.DataFrame | None:
-    """The group like ``key`` with "dense" in the last column in which there is one."""
-    for at in reversed(range(len(key))):
-        control = groups.get((*key[:at], CONTROL, *key[at + 1 :]))
-        if control is not None:
-            return control
-    return None
-
-
-def _gap(group: pd.DataFrame, other: pd.DataFrame | None, metric: str) -> Interval:
-    if other is None or other is group or "seed" not in group:
-        return mean_interval([])
-    return paired_difference(_by_seed(group, metric), _by_seed(other, metric))
-
-
-def _by_seed(group: pd.DataFrame, metric: str) -> dict[Any, float]:
-    """Mean by seed, since several rows of one seed are not independent; rows without one alone."""
-    rows = pd.Series([f"row {at}" for at in group.index], group.index)
-    seeds = group.get("seed", rows).astype(object)
-    return dict(group.groupby(seeds.where(seeds.notna(), rows), sort=False)[metric].mean())
+def _seeds(rows: pd.DataFrame) -> pd.Series:
+    """What counts as one measurement of each row: its seed, or itself if it has none."""
+    own = pd.Series([f"row {at}" for at in rows.index], rows.index)
+    seeds = rows.get("seed", own).astype(object)
+    return seeds.where(seeds.notna(), own)
 
 
 def _short(value: Any) -> Any:

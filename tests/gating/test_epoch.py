@@ -69,7 +69,7 @@ def test_the_length_of_an_epoch_is_that_of_its_plan() -> None:
 
     sampler = Beside().sampler(range(5), epochs=2)
     assert len(list(sampler)) == len(sampler) == 2
-    sampler.progress, sampler.policy.sized = lambda: 0.25, False
+    sampler.progress, sampler.sized = lambda: 0.25, False
     list(sampler)
     assert told[-1].progress == 0.25
     with pytest.raises(TypeError, match="the length of an epoch is known at its end"):

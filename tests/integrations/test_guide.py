@@ -51,8 +51,8 @@ def test_lightning(example: Any, tmp_path: Path) -> None:
 
     def fit(path: Path | None = None, **saving: Any) -> Any:
         policy, model = InfoBatch(), copy.deepcopy(names["fresh"])
-        policy.sized = False
         sampler = policy.sampler(names["train"], epochs=4)
+        sampler.sized = False
         loader = DataLoader(indexed(names["train"]), batch_size=64, sampler=sampler)
         options = {"callbacks": [ModelCheckpoint(tmp_path, "{step}", **saving)] if saving else []}
         run = names["L"].Trainer(max_epochs=4, logger=False, **options)

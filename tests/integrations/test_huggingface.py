@@ -278,7 +278,7 @@ def test_a_policy_is_given_the_data_of_evaluation(tmp_path: Path) -> None:
     for given, held_back in ((held, held), ({"a": held}, None), (None, None)):
         trainer.eval_dataset = given
         trainer.get_train_dataloader()
-        assert trainer.policy._sampler.epoch.facts["validation"] is held_back
+        assert trainer.policy.loop.sampler.epoch.facts["validation"] is held_back
 
 
 def test_whole_numbers_of_a_regression_are_no_classes_for_a_policy(tmp_path: Path) -> None:
@@ -293,7 +293,7 @@ def test_whole_numbers_of_a_regression_are_no_classes_for_a_policy(tmp_path: Pat
             setattr(model.config, name, value)
         trainer = trainer_of(RandomSubset(0.5), tmp_path, model, texts(padded=True))
         trainer.get_train_dataloader()
-        assert trainer.policy._sampler.epoch.facts["classes"] is classes
+        assert trainer.policy.loop.sampler.epoch.facts["classes"] is classes
 
 
 def test_refusals(tmp_path: Path) -> None:

@@ -56,9 +56,9 @@ elif tool == "lightning":
         def configure_optimizers(self):
             return torch.optim.SGD(self.parameters(), 0.1)
 
-    policy.sized = False
-    # before the processes know each other
-    loader = DataLoader(indexed(PAIRS), half, sampler=policy.sampler(PAIRS, epochs=4))
+    sampler = policy.sampler(PAIRS, epochs=4)  # before the processes know each other
+    sampler.sized = False
+    loader = DataLoader(indexed(PAIRS), half, sampler=sampler)
     trainer = L.Trainer(
         accelerator="cpu", devices=2, strategy="ddp", max_epochs=4, use_distributed_sampler=False,
         logger=False, enable_progress_bar=False, enable_checkpointing=False,

@@ -79,13 +79,20 @@ def test_parameters_are_set_below_their_defaults(small: Path, tmp_path: Path) ->
         build(tmp_path / "late.ipynb")
 
 
-def test_every_notebook_can_be_exported_and_a_limit_is_named_where_it_is_held() -> None:
+TEXTS = ["docs_pairs.jsonl.gz", "docs_pairs.LICENSES.txt"]
+
+
+def test_every_notebook_can_be_exported_with_what_it_uses_and_names_its_limit() -> None:
     limited = []
     for path in [*sorted(FOLDER.glob("*.ipynb")), export.COMPETITION]:
         plan = notebook.read_notebook(path)
         book = export.build_notebook(plan, {"preset": "full"} if "preset" in plan.defaults else {})
         assert len(book.cells) == len(nbformat.read(path, 4).cells) + 2
-        assert len(nbformat.writes(book)) < export.LARGEST
+        data = {"04": TEXTS, "07": TEXTS, "08": ["bikes.csv.gz"]}.get(path.name[:2], [])
+        assert export.carried_data(plan, {}) == data
+        said = ", ".join(data) or "no data"
+        assert any(f"{said}.\n# The archive is" in cell.source for cell in book.cells)
+        assert len(nbformat.writes(book)) <= (700_000 if data == TEXTS else 430_000), path
         if any("ASTKIT_TIME_BUDGET_H=8.5" in cell.source for cell in book.cells):
             limited.append(path.name[:2])
     assert limited == ["01", "co"]
@@ -144,10 +151,13 @@ def test_the_archive_and_named_files_are_unpacked_and_a_changed_one_is_refused(
 
 # what the code of a notebook needs: its last cell, the files beside it, and what it prints
 NEEDS: dict[str, tuple[str, dict[str, str], str]] = {
-    "data of the package": (
-        "from astkit.datasets import texts\nprint(len(texts.documentation()) > 500_000)",
-        {},
-        "True",
+    "a text": ("from astkit.datasets import texts\nprint(texts.documentation()[:0])", {}, ""),
+    "a table": ("from astkit import datasets\nprint(len(datasets.load('bikes')))", {}, "3"),
+    "a system": ("from astkit.systems import LogicCA\nprint(LogicCA.__name__)", {}, "LogicCA"),
+    "a text of a module": (
+        "import one\nprint(one.number)",
+        {"one.py": "from astkit.datasets.pairs import docs_pairs\nnumber = docs_pairs() and 1"},
+        "1",
     ),
     "a file": ("%time text = open('in/a.csv').read()\nprint(text)", {"in/a.csv": "x,y"}, "x,y"),
     "modules": (
@@ -169,6 +179,9 @@ def test_an_export_has_the_files_that_its_code_needs(need: str, tmp_path: Path) 
     package = package.partition("from astkit.runs import export")[0]  # imports torch
     here = "import sys; sys.path.insert(0, '')"  # as in a kernel
     done = run_cells(tmp_path / "empty", here, first, package, last.removeprefix("%time "))
+    (folder,) = (tmp_path / "empty").glob("astkit-*")
+    assert (folder / "astkit" / "systems").exists() == (need == "a system")
+    assert (folder / "data").exists() == need.startswith(("a text", "a table"))
     assert done.stdout.splitlines() == [printed], done.stderr
     kept = tmp_path / "empty" / next(iter(files), "x")
     kept.write_text("print('changed')")

@@ -32,7 +32,7 @@ def parts() -> tuple[TensorDataset, TensorDataset]:
     return tuple(TensorDataset(*numbers(rows, seed=rows).tensors) for rows in (N, M))  # type: ignore[return-value]
 
 
-@pytest.mark.parametrize("policy", [None, *PLANNING, *CHOOSING], ids=str)
+@pytest.mark.parametrize("policy", [None, *PLANNING, *CHOOSING])
 def test_a_policy_that_does_not_ask_trains_as_without_the_target(policy: Any) -> None:
     train, target = parts()
     if policy == "gate":
