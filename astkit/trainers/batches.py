@@ -224,13 +224,16 @@ class Batches:
     @property
     def of_epoch(self) -> float:
         """Completed fraction of the current epoch, in [0, 1]; 0 if unknown."""
-        if not self.epoch.planned:
+        epoch = self.epoch
+        if not epoch.planned:
             return 0.0
+        if epoch.planner and len(epoch.rows) == epoch.draws * epoch.planned // epoch.rounds:
+            return min(1.0, self.batch / len(self.source))  # as dense training, to the bit
         of_round = 1.0
         if self.taken < self._in_round:  # a loader may have more batches than its length says
             expected = self._in_round if self._in_round < math.inf else length(self.source)
             of_round = min(self.taken / expected, 1 - 1e-9)
-        return (self.epoch.planned - 1 + of_round) / self.epoch.rounds
+        return (epoch.planned - 1 + of_round) / epoch.rounds
 
     def end_epoch(self) -> None:
         """Release the iterator; the next epoch follows if this one is `over`."""
