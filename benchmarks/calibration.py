@@ -28,14 +28,8 @@ from scipy import optimize, signal, stats
 from torch.utils.data import TensorDataset
 
 from astkit.aim import policy as aim
-from astkit.comparison.statistics import (
-    DENSE,
-    Entry,
-    estimate,
-    jackknife,
-    parts_of_groups,
-    parts_of_rows,
-)
+from astkit.comparison.statistics import DENSE, Entry, estimate
+from astkit.comparison.units import jackknife, parts_of_groups, parts_of_rows
 from astkit.comparison.verdict import SMALLEST_GAIN, Verdict, judge
 from astkit.datasets.dependence import FEWEST
 from astkit.files import read_json, write_json

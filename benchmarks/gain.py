@@ -40,7 +40,8 @@ from torch.utils.data import ConcatDataset
 import astkit
 from astkit import Budget, Metric, Policy, RunInfo, Selection, TrainConfig, Trainer, rng
 from astkit.aim import policy as aim
-from astkit.comparison.training import Method, Task, train_method
+from astkit.comparison.plan import Method, Task
+from astkit.comparison.training import train_method
 from astkit.datasets import Images, Loader, load, open_mapped, write_mapped
 from astkit.datasets.batch import Batch
 from astkit.datasets.conditions import Condition
@@ -499,7 +500,7 @@ def execute(spec: Run) -> dict[str, Any]:
     folder = CACHE / "runs" / spec.name.replace("/", "_")
     ASKED.clear()
     entry = train_method(task, method_of(spec, here, entries), spec.seed, budget, folder)
-    kept = ("seconds", "flops", "trained", "scored", "rate", "steps", "value", "worst_class")
+    kept = ("seconds", "flops", "trained", "scored", "rate", "steps", "value")
     stamped = {name: stamp()[name] for name in ("commit", "dirty", "torch", "cpu", "devices")}
     found = {name: entry[name] for name in kept} | {"asked": list(ASKED)}
     metric = {"metric": entry.get("metric"), "higher": entry.get("higher")}

@@ -26,8 +26,8 @@ from scipy.optimize import minimize
 
 from astkit import Budget, Gate
 from astkit.comparison.compare import checked_task
+from astkit.comparison.plan import Task
 from astkit.comparison.statistics import ratio_interval
-from astkit.comparison.training import Task
 from astkit.files import read_json, write_atomic, write_json
 from astkit.stamp import stamp
 from astkit.trainers import TrainConfig

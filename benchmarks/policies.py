@@ -266,7 +266,7 @@ def tasks(entries: Sequence[Entry]) -> Tasks:
         tests = TESTS.get(parsed(entry["condition"])[0], {"accuracy": ""})
         for metric, said in tests.items():
             task = f"{in_words(entry['condition'])}, {entry['epochs']:g} epochs{said}"
-            shown = {"policy": label(entry), "value": entry[metric], "worst_class": entry["worst"]}
+            shown = {"policy": label(entry), "value": entry[metric]}
             found[task].append({**entry, **shown, "seconds": None, "curve": []})
     full = {task: runs for task, runs in found.items() if runs[0]["policy"] == DENSE}
     return dict(sorted(full.items()))

@@ -97,9 +97,10 @@ def by_loss(data: Images, seed: int) -> Samples:
 
 
 def trained(data: Images, seed: int) -> tuple[Samples, Trainer]:
-    record = RunRecord(len(data), lambda: trainer.progress, torch.device("cpu"))
+    record = RunRecord(len(data), torch.device("cpu"))
     trainer = trainer_of(data, seed, record)
-    trainer.run()
+    for _ in trainer.steps():
+        record.progress = trainer.progress
     options: dict[str, Any] = {"predicted": record.predicted, "name": "dense"}
     return Samples(record.trained, record.losses, data, **options), trainer
 

@@ -18,9 +18,10 @@ from torch import Tensor, nn
 
 from astkit import Budget, CachedLoss, RunInfo, Visit
 from astkit.comparison.compare import checked_task, compare
+from astkit.comparison.plan import Method
 from astkit.comparison.report import Comparison
 from astkit.comparison.statistics import DENSE, by_arm, is_control, mean_interval
-from astkit.comparison.training import Method, train_method
+from astkit.comparison.training import train_method
 from astkit.comparison.verdict import Verdict, judge, unit
 from astkit.files import read_json, write_json
 from astkit.gating import cross_entropy_rows
@@ -36,7 +37,7 @@ ALL = (*NAMES, "learned", "tokens")
 LEARNED = {"policies": ["cached_loss", "learned"], "budget": Budget(epochs=10)}
 REFERENCE, EPOCHS, SHARE = 168, 3, 0.6
 """Sequences and epochs of the reference model of token selection; share of the tokens trained."""
-KEPT = ("policy", "seed", "value", "flops", "seconds", "trained", "scored", "rate", "worst_class")
+KEPT = ("policy", "seed", "value", "flops", "seconds", "trained", "scored", "rate")
 
 
 def measure(name: str, seeds: int, folder: Path) -> dict[str, Any]:

@@ -12,15 +12,17 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from astkit.comparison.plan import Method, Plan
 from astkit.comparison.progress import RunsBar
 from astkit.comparison.statistics import DENSE, Interval
-from astkit.comparison.training import Method, RunRecord, Task, train_to_end
+from astkit.comparison.training import RunRecord, train_to_end
 from astkit.comparison.verdict import amount, unit
 from astkit.files import read_json, write_json
 from astkit.progress import announce, duration
@@ -76,6 +78,15 @@ class Baseline:
     notes: list[str] = field(default_factory=list)
     trial: Trial | None = None  # half of the budget, at that learning rate
 
+    def say_rates(self, labels: Iterable[str]) -> list[str]:
+        """A sentence for each method that has another rate."""
+        own = [label for label in labels if self.rates.get(label, self.lr) != self.lr]
+        return [
+            f"{label}: learning rate {self.rates[label]:.2g}, its best on the validation data,"
+            f" which differ from the training data; {self.lr:.2g} for the others"
+            for label in own
+        ]
+
     def look_at(self, value: float | None, rows: Tensor | None, budget: Budget) -> None:
         """Note what the second half of the budget gained a full run of dense training."""
         trial, self.trial = self.trial, None
@@ -110,50 +121,83 @@ class Baseline:
         return baseline
 
 
-def check_baseline(task: Task, budget: Budget, seed: int, given: bool, bar: RunsBar) -> Baseline:
+def find_rates(
+    plan: Plan,
+    followers: Iterable[str],
+    trained: Container[tuple[str, int]],
+    check: bool,
+    bar: RunsBar,
+) -> Baseline:
+    """The baseline as checked now, or by an earlier call in the folder of the plan.
+
+    Where no rate is given, controls with rows of a target have their own, and so have policies that
+    choose rows by a forecast.
+
+    Args:
+        followers: the labels of these.
+        trained: runs that exist, of which the rate is no longer to be chosen.
+        check: whether to check a baseline that was not.
+    """
+    task, first = plan.task, plan.seeds[0]
+    baseline = Baseline.load(plan.folder)
+    if baseline is None:
+        baseline = Baseline()
+        if check:
+            fixed = task.make_optimizer is not None or task.config.lr is not None
+            baseline = check_baseline(plan, fixed or (DENSE, first) in trained, bar)
+    if baseline.lr is None or task.config.lr is not None:
+        return baseline
+    own = plan.target_controls | {label: plan.policies[label] for label in followers}
+    for label, method in own.items():
+        if label not in baseline.rates and (label, first) not in trained:
+            bar.begin("baseline run")
+            factor = _best(_try_rates(plan, method, bar))
+            baseline.rates[label] = task.config.peak_lr * factor
+    return baseline
+
+
+def check_baseline(plan: Plan, fixed: bool, bar: RunsBar) -> Baseline:
     """Try dense training at several learning rates; see the module.
 
-    ``given``: whether the learning rate is the user's, which is not changed.
+    ``fixed``: whether the learning rate is the user's, which is not changed.
     """
     start = time.monotonic()
     bar.begin("baseline run")
-    trials = _tried(task, Method(DENSE, None), budget, seed, bar, given)
-    best, rate = _best(trials), task.config.peak_lr
-    baseline = Baseline(trial=trials[1.0] if given else trials[best])
-    if given:
-        if trials[best].is_better(trials[1.0]):
-            known = None if task.make_optimizer is not None else rate
-            baseline.notes.append(_untuned(trials[best].beside(trials[1.0]), best, known))
-    else:
+    trials = _try_rates(plan, plan.dense, bar, fixed)
+    best, rate = _best(trials), plan.task.config.peak_lr
+    baseline = Baseline(trial=trials[1.0] if fixed else trials[best])
+    if not fixed:
         baseline.lr = rate * best
         announce(
             f"compare: learning rate {baseline.lr:.2g} for all methods, the best on validation"
+        )
+    elif trials[best].is_better(trials[1.0]):
+        place = f"lr {rate * best:.2g}"
+        remedy = f"pass config=TrainConfig(lr={rate * best:.2g})"
+        if plan.task.make_optimizer is not None:
+            place = f"{best:.2g} times its learning rate"
+            remedy = f"multiply the learning rate in make_optimizer by {best:.2g}"
+        baseline.notes.append(
+            f"dense training is better at {place} ({trials[best].beside(trials[1.0])}): this"
+            f" comparison is about an untuned baseline; {remedy}"
         )
     took = duration(time.monotonic() - start)
     announce(f"compare: baseline checked by {len(trials)} runs of half of the budget, {took}")
     return baseline
 
 
-def own_rate(task: Task, method: Method, budget: Budget, seed: int, bar: RunsBar) -> float:
-    """The learning rate at which ``method`` does best on the validation data."""
-    bar.begin("baseline run")
-    return task.config.peak_lr * _best(_tried(task, method, budget, seed, bar))
-
-
-def _tried(
-    task: Task, method: Method, budget: Budget, seed: int, bar: RunsBar, given: bool = False
-) -> dict[float, Trial]:
-    """Runs by factor: `TRIED` if a rate is ``given``.
+def _try_rates(plan: Plan, method: Method, bar: RunsBar, fixed: bool = False) -> dict[float, Trial]:
+    """Runs of the first seed by factor: `TRIED` if a rate is ``fixed``.
 
     Else `CHOSEN`, and up to `WIDER` more beyond an end where the best one is.
     """
     trials: dict[float, Trial] = {}
-    waiting, wider = (list(TRIED), 0) if given else (list(CHOSEN), WIDER)
+    waiting, wider = (list(TRIED), 0) if fixed else (list(CHOSEN), WIDER)
     while waiting:
         to_come = [method.label] * (len(waiting) + wider)
         factor = waiting.pop(0)
-        with bar.run(method.label, seed, len(trials), to_come, wider > 0):
-            trials[factor] = tried(task, method, budget, seed, factor, bar.show)
+        with bar.run(method.label, plan.seeds[0], len(trials), to_come, wider > 0):
+            trials[factor] = try_rate(plan, method, factor, bar.show)
         best, lowest, highest = _best(trials), min(trials), max(trials)
         if wider and not waiting and best in (lowest, highest):
             waiting.append(best * (3 if best == highest else 1 / 3))
@@ -161,18 +205,17 @@ def _tried(
     return trials
 
 
-def tried(
-    task: Task, method: Method, budget: Budget, seed: int, factor: float, show: Show = show_nothing
-) -> Trial:
-    """``method`` for half of ``budget`` with ``factor`` times the learning rate."""
+def try_rate(plan: Plan, method: Method, factor: float, show: Show = show_nothing) -> Trial:
+    """``method`` for half of the budget with ``factor`` times the learning rate."""
+    task, seed, budget = plan.task, plan.seeds[0], plan.budget
     half = {name: limit / 2 for name, limit in vars(budget).items() if limit is not None}
     if budget.steps is not None:
         half = {"steps": max(1, budget.steps // 2)}
     trainer = task.trainer(method.new_policy(seed), seed, Budget(**half), factor)
     try:
         if method.keeps_best:
-            watched = RunRecord(0, lambda: trainer.progress, trainer.device, False, True)
-            train_to_end(trainer, task, watched, {}, show)
+            record = RunRecord(0, trainer.device, indexed=False, keeps_best=True)
+            train_to_end(trainer, task, record, show)
         else:
             for _ in follow(trainer, show):
                 pass
@@ -191,15 +234,3 @@ def _best(trials: dict[float, Trial]) -> float:
         if not math.isnan(trial.value)
     }
     return max(values, key=values.__getitem__, default=1.0)
-
-
-def _untuned(gain: str, factor: float, rate: float | None) -> str:
-    place = f"{factor:.2g} times its learning rate"
-    remedy = f"multiply the learning rate in make_optimizer by {factor:.2g}"
-    if rate is not None:
-        place = f"lr {rate * factor:.2g}"
-        remedy = f"pass config=TrainConfig(lr={rate * factor:.2g})"
-    return (
-        f"dense training is better at {place} ({gain}): this comparison is about an untuned"
-        f" baseline; {remedy}"
-    )

@@ -1,7 +1,7 @@
 """`astkit.compare`: what does selecting samples gain for a model and its data, at equal cost?
 
-The arguments are checked here; `Schedule` orders the runs, `training.train_method` trains one of
-them, and a `Comparison` judges and shows the results.
+The arguments are checked here and become a `Plan`; `train_plan` trains what its folder lacks, and a
+`Comparison` judges and shows the results.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import tempfile
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -23,18 +22,27 @@ from torch import nn
 
 from astkit.aim.policy import Aim
 from astkit.checks import ABOVE_0, check_number, check_types
+from astkit.comparison.plan import (
+    Chosen,
+    Method,
+    Plan,
+    Task,
+    controls_on_target,
+    label_of,
+    selectable,
+)
 from astkit.comparison.report import NAME, Comparison
-from astkit.comparison.schedule import Schedule
+from astkit.comparison.runs import train_plan
 from astkit.comparison.statistics import DENSE
 from astkit.comparison.tables import epochs_of, with_table, with_target
-from astkit.comparison.training import RECORDS, Chosen, Method, Task
+from astkit.comparison.training import RECORDS
 from astkit.datasets import Loader
 from astkit.datasets.facts import paired_groups, row_groups
 from astkit.gating.losses import Criterion
 from astkit.gating.policy import Policy, as_policy
-from astkit.names import REGISTRIES
 from astkit.profiling.flops import RowFlops
 from astkit.trainers import Budget, TrainConfig
+from astkit.trainers.config import choose_config
 from astkit.trainers.evaluation import Metrics, as_metrics
 from astkit.trainers.fingerprint import plain
 
@@ -150,34 +158,40 @@ def compare(
     )
     budget = _checked_budget(epochs, budget, epochs_of(data["train"], batch_size))
     data, notes = with_target(data)
-    config = _checked_config(lr, config, make_optimizer)
-    values = {
-        **data,
-        "config": config,
-        "batch_size": batch_size,
-        "make_optimizer": make_optimizer,
-        "flops": flops,
-        "device": device,
-    }
+    if isinstance(make_optimizer, type | torch.optim.Optimizer):
+        raise ValueError(
+            f"make_optimizer is {make_optimizer!r:.60}: pass a function of a model that returns a"
+            " new optimizer of it"
+        )
     numbers = _checked_seeds(seeds)
     if smallest_gain is not None:
         check_number("smallest_gain", smallest_gain, ABOVE_0)
-    shared, methods = checked_task(values), checked_methods(policies)
+    shared = checked_task(
+        {
+            **data,
+            "config": choose_config(config, lr, None, make_optimizer),
+            "batch_size": batch_size,
+            "make_optimizer": make_optimizer,
+            "flops": flops,
+            "device": device,
+        }
+    )
+    methods = checked_methods(policies)
     _check_groups(shared, methods)
     temporary = tempfile.TemporaryDirectory(prefix="astkit-") if out is None else None
     folder = Path(str(out) if temporary is None else temporary.name).expanduser()
     with _locked(folder):
-        schedule = Schedule(
-            shared,
-            methods,
-            budget,
-            numbers,
-            folder,
+        plan = Plan(
+            task=shared,
+            policies=methods,
+            target_controls=controls_on_target(shared.train),
+            selects=hasattr(selectable(shared.train, 0), "order"),
+            budget=budget,
+            seeds=numbers,
+            folder=folder,
             resumable=out is not None,
-            check_baseline=check_baseline,
-            notes=notes,
         )
-        contents = {**schedule.train(), "smallest_gain": smallest_gain}
+        contents = {**train_plan(plan, check_baseline, notes), "smallest_gain": smallest_gain}
         report = Comparison(contents, folder / RECORDS, shared.train)
         report.save(folder / NAME)
         if temporary is not None:
@@ -215,31 +229,14 @@ def _checked_budget(epochs: float | None, budget: Budget | None, usual: int) -> 
     return budget
 
 
-def _checked_config(
-    lr: float | None, config: TrainConfig | None, make_optimizer: Any
-) -> TrainConfig | None:
-    if isinstance(make_optimizer, type | torch.optim.Optimizer):
-        raise ValueError(
-            f"make_optimizer is {make_optimizer!r:.60}: pass a function of a model that returns a"
-            " new optimizer of it"
-        )
-    if lr is None:
-        return config
-    if config is not None and config.lr is not None:
-        raise ValueError(f"lr is {lr!r}, and config.lr is {config.lr}: give one of them")
-    if make_optimizer is not None:
-        raise ValueError(f"lr is {lr!r}, but make_optimizer has its own: give one of them")
-    return replace(config or TrainConfig(), lr=lr)
-
-
 def _checked_seeds(seeds: int | Iterable[int]) -> list[int]:
     if isinstance(seeds, Integral) and not isinstance(seeds, bool) and int(seeds) > 0:
         return list(range(int(seeds)))
     numbers = list(seeds) if isinstance(seeds, Iterable) else []
     whole = all(isinstance(seed, Integral) and seed >= 0 for seed in numbers)
     if not numbers or not whole or len(set(numbers)) < len(numbers):
-        given = numbers if isinstance(seeds, Iterable) else seeds
-        raise ValueError(f"seeds is {given}: give how many, such as 5, or different whole numbers")
+        shown = numbers if isinstance(seeds, Iterable) else seeds
+        raise ValueError(f"seeds is {shown}: give how many, such as 5, or different whole numbers")
     return list(map(int, numbers))
 
 
@@ -353,46 +350,3 @@ def _check_groups(task: Task, methods: Mapping[str, Method]) -> None:
             "test has groups, but its loader orders or changes the rows itself, so that it is not"
             " known whose rows it yields: pass the data set"
         )
-
-
-def label_of(policy: Chosen) -> str:
-    """The policy's name with the arguments given, such as "gate(0.25, score=entropy)"."""
-    kind = type(as_policy(policy))
-    arguments = _given(policy) if isinstance(policy, Policy) else policy
-    first = next(iter(inspect.signature(kind).parameters), None)
-    words = {key: _word(value) for key, value in arguments.items() if key not in ("name", "seed")}
-    parts = [word if key == first else f"{key}={word}" for key, word in words.items()]
-    parts.sort(key=lambda part: "=" in part)
-    names = {place: name for name, place in REGISTRIES["policy"].items()}
-    name = names.get(f"{kind.__module__}:{kind.__qualname__}", kind.__name__)
-    return name + (f"({', '.join(parts)})" if parts else "")
-
-
-def _word(value: Any) -> str:
-    if isinstance(value, bool | int | float | str | list | tuple | Mapping | None):
-        return str(value)
-    return str(getattr(value, "__name__", type(value).__name__))  # no address: it names files
-
-
-def _given(policy: Policy) -> dict[str, Any]:
-    """Arguments of ``policy`` that differ from the defaults; objects by their class."""
-    parameters = inspect.signature(type(policy)).parameters
-    config = policy.config()
-    simple = {
-        name: value
-        for name, value in config.items()
-        if name in parameters
-        and isinstance(value, bool | int | float | str)
-        and value != parameters[name].default
-    }
-    try:
-        other = plain(type(policy)(**simple).config())
-    except (TypeError, ValueError):  # an object is required
-        other = {}
-    now = plain(config)
-    kinds = {
-        name: type(value)
-        for name, value in config.items()
-        if not isinstance(value, bool | int | float | str | None) and now[name] != other.get(name)
-    }
-    return {**kinds, **simple}

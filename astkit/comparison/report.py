@@ -26,7 +26,7 @@ from astkit.comparison.statistics import (
     DENSE,
     Entry,
     Interval,
-    Rows,
+    RowValues,
     by_arm,
     cost_ratio,
     cost_share,
@@ -50,7 +50,7 @@ NEEDED = {"policy", "seed", "value", "flops", "seconds", "rate", "curve", "visit
 SCHEMA = 5
 """Version of `Comparison.to_json`; it is raised when a key changes its meaning or goes."""
 BEST = ("best_step", "best_flops")  # of a method that keeps its best validation point
-MEANS = ("value", *COSTS, "joules", "trained", "scored", "rate", "worst_class", *BEST)
+MEANS = ("value", *COSTS, "joules", "trained", "scored", "rate", *BEST)
 ON_TARGET = {BOTH: "both", ALONE: "the target alone"}
 TITLE = "Does choosing samples help here?"
 FOREST = "differences to dense training"
@@ -85,8 +85,8 @@ class Comparison:
             of a policy), ``seed``, ``value`` of the metric on the test data, ``seconds`` of
             training, ``joules`` (or ``None``, with ``joules_reason``), ``flops`` (``None`` if they
             cannot be counted), ``trained`` and ``scored`` (samples), ``rate`` (share trained on),
-            ``worst_class`` (lowest recall, or ``None``), ``curve``: lists ``[FLOPs, seconds,
-            validation value]``, ``stamp``: where it was trained, and ``visits``, a file name.
+            ``curve``: lists ``[FLOPs, seconds, validation value]``, ``stamp``: where it was
+            trained, and ``visits``, a file name.
         metric, higher: name of ``value``, and whether a higher one is better.
         forecast: what choosing by the validation data was expected to gain, before any training;
             ``None`` if no policy does so.
@@ -356,7 +356,7 @@ def means(entries: Sequence[Entry]) -> dict[str, dict[str, float]]:
     return rows
 
 
-def gains_on_target(entries: Sequence[Entry], rows: Rows | None = None) -> list[str]:
+def gains_on_target(entries: Sequence[Entry], rows: RowValues | None = None) -> list[str]:
     """A sentence for each control with rows of a target that is better than dense training."""
     said = []
     for name, (gap, words) in control_gaps(entries, rows).items():
@@ -368,7 +368,7 @@ def gains_on_target(entries: Sequence[Entry], rows: Rows | None = None) -> list[
 
 
 def control_gaps(
-    entries: Sequence[Entry], rows: Rows | None = None
+    entries: Sequence[Entry], rows: RowValues | None = None
 ) -> dict[str, tuple[Interval, str]]:
     """By control other than dense training: its difference to that, also in words."""
     arms = by_arm(entries)
@@ -391,7 +391,7 @@ def results(
     entries: Sequence[Entry],
     verdicts: Sequence[Verdict],
     metric: str,
-    test_rows: Rows | None = None,
+    test_rows: RowValues | None = None,
 ) -> pd.DataFrame:
     """One row per method, controls included, as text: means over seeds, and intervals.
 
@@ -428,7 +428,7 @@ def results(
 
 
 def pictures(
-    entries: Sequence[Entry], verdicts: Sequence[Verdict], rows: Rows | None = None
+    entries: Sequence[Entry], verdicts: Sequence[Verdict], rows: RowValues | None = None
 ) -> dict[str, Picture]:
     """The figures that the entries allow, by their descriptions; ``rows``: see `verdict.judge`."""
     if not verdicts:

@@ -14,7 +14,6 @@ from statistics import NormalDist, fmean
 from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from astkit.datasets.dependence import autocorrelation_time, block_length, block_means, rest
@@ -26,12 +25,12 @@ Arm = dict[int, Entry]
 ERROR = 0.05  # probability of a wrong sign, over all methods of a comparison together
 POWER = 0.8  # probability with which an effect is to be shown
 NEAR = 0.1  # largest difference between the rates of a policy and of its random control, see there
-PARTS = 200  # of the test rows, at most, of which each is left out once; see `jackknife`
 COSTS = {"flops": "FLOPs", "seconds": "time"}
 DENSE, RANDOM = "dense", "random at "
 BOTH, ALONE = "both", "target alone"
 """Controls where there are rows of a target: they and the old rows alike, and they alone."""
-Rows = Callable[[Entry], Tensor | None]
+RowValues = Callable[[Entry], Tensor | None]
+"""The results of a run on the test rows, see `units`; ``None`` where they are not known."""
 
 
 class Interval(NamedTuple):
@@ -163,8 +162,8 @@ def estimate(
     """Mean of the differences ``values`` of S seeds, and its variance over seeds and test rows.
 
     ``rows``: float ``[S, R]``, the difference of each test row at each seed; of a metric that is no
-    mean over rows, see `pseudo_values`. Columns that are not finite are left out. ``grouped``:
-    they are groups, which are independent and in no order.
+    mean over rows, see `pseudo_values`. Columns that are not finite are left out. ``grouped``: they
+    are groups, which are independent and in no order.
 
     Row i at seed j differs by d_ij = d + r_i + s_j + e_ij, with independent random effects of rows,
     seeds, and both. The mean over S seeds and R rows then has the variance
@@ -199,59 +198,6 @@ def estimate(
         if (kept == kept[0]).all():  # the seed makes no difference
             seeds = 0.0
     return Estimate(fmean(values) if n else math.nan, n, seeds, common, units, worth, blocks)
-
-
-def pseudo_values(value: float, without: Tensor) -> Tensor:
-    """Pseudo-values of a metric, ``[P]``, from its values ``without [P]`` each of P parts of rows.
-
-    For the mean of parts of one size they are the means of the parts; for any smooth metric they
-    vary as independent values of which ``value`` is the mean. Source: Tukey's jackknife; Efron and
-    Tibshirani, An Introduction to the Bootstrap (1993), chapter 11.
-    """
-    count = len(without)
-    if count < 2:
-        return torch.full((count,), value, dtype=torch.float64)
-    return count * value - (count - 1) * without.double()
-
-
-def by_group(values: Tensor, groups: Tensor) -> Tensor:
-    """Pseudo-values of the mean of ``values [R]``, one for each of ``groups``, int64 ``[R]``.
-
-    Values that are not finite, as of rows without a label, do not count.
-    """
-    counted = values.isfinite()
-    values = values[counted].double()
-    groups = groups[counted].unique(return_inverse=True)[1]
-    sums, sizes = groups.bincount(values), groups.bincount()
-    return pseudo_values(float(values.mean()), (values.sum() - sums) / (len(values) - sizes))
-
-
-def jackknife(value: Callable[[Tensor], float], parts: Tensor) -> Tensor:
-    """Pseudo-values of a metric for ``parts`` of the rows, int64 ``[R]`` from 0.
-
-    ``value``: of the metric on some rows, int64 ``[n]``; NaN where it has none.
-    """
-    count = 1 + int(parts.max())
-    without = [
-        value((parts != part).nonzero()[:, 0]) if count > 1 else 0.0 for part in range(count)
-    ]
-    return pseudo_values(value(torch.arange(len(parts))), torch.tensor(without))
-
-
-def parts_of_rows(rows: int, dealt: bool = False) -> Tensor:
-    """The part of each row, int64 ``[rows]``: at most `PARTS` parts of consecutive rows.
-
-    Rows that are sorted by class are ``dealt`` out in turn, so that parts have equal class shares.
-    """
-    parts = min(rows, PARTS)
-    return torch.arange(rows) % parts if dealt else torch.arange(rows) * parts // rows
-
-
-def parts_of_groups(groups: Tensor) -> Tensor:
-    """The part of each row, int64 ``[rows]``: at most `PARTS` parts of whole ``groups [rows]``."""
-    groups = groups.unique(return_inverse=True)[1]
-    count = 1 + int(groups.max())
-    return groups * min(count, PARTS) // count
 
 
 def holm(p: Mapping[str, float]) -> set[str]:
@@ -367,7 +313,7 @@ class Gaps(NamedTuple):
         return estimate(self.values.tolist(), self.rows, self.grouped)
 
 
-def gaps(arm: Arm, control: Arm, rows: Rows | None = None) -> Gaps:
+def gaps(arm: Arm, control: Arm, rows: RowValues | None = None) -> Gaps:
     """Differences of ``arm`` to ``control``, for the seeds at which both are finite."""
     both = pairs(arm, control)
     values = np.array([run["value"] - other["value"] for run, other in both])

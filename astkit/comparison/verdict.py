@@ -12,7 +12,7 @@ from astkit.comparison.statistics import (
     ERROR,
     Entry,
     Interval,
-    Rows,
+    RowValues,
     by_arm,
     cost_ratio,
     gaps,
@@ -182,7 +182,7 @@ def judge(
     metric: str = "accuracy",
     higher: bool = True,
     *,
-    rows: Rows | None = None,
+    rows: RowValues | None = None,
     smallest_gain: float | None = None,
 ) -> list[Verdict]:
     """One verdict for each policy that is not a control, in the order of ``entries``.

@@ -166,17 +166,6 @@ class Measured:
             **self.aggregates,
         }
 
-    def worst_class(self) -> float | None:
-        """The lowest accuracy of a class that occurs; ``None`` without classes."""
-        if "label" not in self.rows:
-            return None
-        labels, right = self.rows["label"].long(), self.rows["right"]
-        real = labels >= 0
-        counts = labels[real].bincount()
-        hits = labels[real].bincount(right[real].double())
-        present = counts > 0
-        return float((hits[present] / counts[present]).min()) if len(counts) else None
-
 
 class Evaluation:
     """Collects the values of a pass, batch by batch.

@@ -16,7 +16,7 @@ from torch.utils.data import TensorDataset
 import astkit
 from astkit import Budget, TrainConfig
 from astkit.aim.policy import Aim
-from astkit.comparison import baseline, schedule, training
+from astkit.comparison import baseline, runs, training
 from astkit.comparison.baseline import Trial
 from tests.aim.conftest import fewer_trees  # noqa: F401 (fixture)
 from tests.aim.test_policy import table
@@ -73,11 +73,11 @@ def test_without_a_rate_one_is_chosen_for_all_methods(tmp_path: Path) -> None:
 def test_rates_are_tried_beyond_the_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     factors: list[float] = []
 
-    def tried(task: Any, method: Any, budget: Budget, seed: int, factor: float, show: Any) -> Trial:
+    def tried(plan: Any, method: Any, factor: float, show: Any) -> Trial:
         factors.append(factor)
         return Trial(min(0.9, factor / 300))
 
-    monkeypatch.setattr(baseline, "tried", tried)
+    monkeypatch.setattr(baseline, "try_rate", tried)
     run(config=TrainConfig(), check_baseline=True, policies=["auto"], seeds=[0])
     assert factors == pytest.approx([1 / 3, 1, 3, 10, 30, 90, 270])
 
@@ -89,16 +89,16 @@ def test_a_method_that_follows_other_validation_data_has_a_rate_of_its_own(
     """Dense training on another law is best where it hardly learns."""
     rates: dict[str, float] = {}
 
-    def tried(task: Any, method: Any, budget: Budget, seed: int, factor: float, show: Any) -> Trial:
-        assert isinstance(method.new_policy(seed), Aim | None)
+    def tried(plan: Any, method: Any, factor: float, show: Any) -> Trial:
+        assert isinstance(method.new_policy(0), Aim | None)
         return Trial(factor if method.policy is None else abs(factor - 1), None, "loss", False)
 
     def watched(task: Any, method: Any, *rest: Any, **options: Any) -> Any:
         rates[method.label] = task.config.lr
         return training.train_method(task, method, *rest, **options)
 
-    monkeypatch.setattr(baseline, "tried", tried)
-    monkeypatch.setattr(schedule, "train_method", watched)
+    monkeypatch.setattr(baseline, "try_rate", tried)
+    monkeypatch.setattr(runs, "train_method", watched)
     older, newer, test = (table(n, seed) for seed, n in enumerate((600, 200, 200)))
     older.tensors[1][:420] *= -1
     squared = {"criterion": lambda outputs, targets: (outputs - targets).square().squeeze(1)}

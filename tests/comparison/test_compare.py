@@ -16,11 +16,10 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, Sampler, Subset, SubsetRandomSampler, TensorDataset
 
 from astkit import Budget, Comparison, Gate, InfoBatch, Metric, Policy, Selection, TrainConfig
-from astkit.comparison import schedule, training
+from astkit.comparison import baseline, forecast, runs, training
 from astkit.comparison.baseline import Baseline
-from astkit.comparison.compare import checked_methods, label_of
-from astkit.datasets import Loader
-from astkit.datasets.dependence import autocorrelation_time
+from astkit.comparison.compare import checked_methods
+from astkit.comparison.plan import label_of
 from astkit.gating import LogIntegral, OriginPI
 from astkit.trainers import Trainer
 from tests.comparison import small_tasks
@@ -35,6 +34,7 @@ from tests.comparison.small_tasks import (
     run,
     timeless,
 )
+from tests.comparison.test_units import Spread
 
 
 class Read(TensorDataset):
@@ -103,7 +103,6 @@ def test_all_runs_of_a_seed_have_the_flops_of_dense_training_and_a_control(
     for entry in report.entries:
         assert dense <= entry["flops"] < dense + 1.4 * batch
         assert (entry["scored"] > 0) == (entry["policy"] == "gate(0.25)")
-        assert 0 <= entry["worst_class"] <= entry["value"] <= 1
         assert entry["seconds"] > 0
         assert (entry["joules"] is None) == bool(entry["joules_reason"])
 
@@ -132,7 +131,7 @@ def test_records_count_the_rows_trained_on_and_keep_the_test_rows(report: Compar
             assert losses.isfinite().sum() > (trained > 0).sum()
         assert float(record["test"].mean()) == pytest.approx(entry["value"])
     assert all(each.test_rows for each in report.verdicts)
-    some = training.RunRecord(2, lambda: 0.0, torch.device("cpu"))
+    some = training.RunRecord(2, torch.device("cpu"))
     assert some.predicted.dtype == torch.int32  # more classes than int16 has
     with pytest.raises(ValueError, match=r"no run of 'rho' with seed 0: choose one of"):
         report.visits("rho", 0)
@@ -170,13 +169,13 @@ def test_the_same_call_continues_and_more_may_be_asked(
     report: Comparison, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trained: list[tuple[str, int]] = []
-    original = schedule.train_method
+    original = runs.train_method
 
     def counted(task: Any, method: Any, seed: int, *rest: Any, **options: Any) -> Any:
         trained.append((method.label, seed))
         return original(task, method, seed, *rest, **options)
 
-    monkeypatch.setattr(schedule, "train_method", counted)
+    monkeypatch.setattr(runs, "train_method", counted)
     assert run(out=folder, test=TEST).entries == report.entries
     assert trained == []
     more = run(out=folder, test=TEST, policies=[Gate(0.25)], seeds=[0, 2])
@@ -206,7 +205,7 @@ def test_a_run_stopped_before_its_test_is_tested_as_the_others(
         "out": tmp_path,
     }
     with monkeypatch.context() as context:
-        context.setattr(training, "_test", stopped)
+        context.setattr(training, "_tested", stopped)
         with pytest.raises(KeyboardInterrupt):
             run(**settings)
     again, whole = run(**settings), run(**{**settings, "out": None})
@@ -228,10 +227,10 @@ def test_a_baseline_that_was_not_checked_is_checked_when_it_is_asked_for(
     given: list[bool] = []
 
     def checked(*arguments: Any) -> Baseline:
-        given.append(arguments[-2])
+        given.append(arguments[1])
         return Baseline(notes=["untuned"])
 
-    monkeypatch.setattr(schedule, "check_baseline", checked)
+    monkeypatch.setattr(baseline, "check_baseline", checked)
     settings: dict[str, Any] = {"config": None, "policies": ["infobatch"], "out": tmp_path}
     assert run(**settings).baseline == []
     for _ in range(2):
@@ -363,53 +362,6 @@ def test_groups_count_in_a_metric_that_is_no_mean_over_rows() -> None:
         assert found.tolist() == pytest.approx(expected.tolist(), rel=1e-4)
 
 
-class Spread:
-    """The root of the mean square of all outputs: no mean over rows."""
-
-    def __init__(self) -> None:
-        self.sum, self.rows = 0.0, 0
-
-    def update(self, outputs: Tensor, targets: Tensor) -> None:
-        self.sum += float(outputs.double().square().sum())
-        self.rows += len(targets)
-
-    def compute(self) -> float:
-        return (self.sum / self.rows) ** 0.5
-
-
-@pytest.mark.parametrize("kind", ["folders", "shuffled folders", "two classes"])
-def test_the_order_of_classes_in_folders_is_no_dependence(kind: str) -> None:
-    """Some classes are harder; the same rows in another order are told from states in time."""
-    random = torch.Generator().manual_seed(0)
-    labels = torch.arange(600) * (2 if kind == "two classes" else 10) // 600
-    data = TensorDataset(torch.zeros(600, 1), labels)
-    source = Loader(data, 32, shuffle=kind == "shuffled folders")
-    right = (torch.rand(600, generator=random) < 0.9 - 0.3 * (labels % 2)).float()
-    loaded = source.order(0)
-    found = training._by_unit(right[loaded], source, labels[loaded])
-    assert float(found.mean()) == pytest.approx(float(right.mean()), abs=1e-5)
-    assert autocorrelation_time(found.numpy()) == 1
-    states = labels.roll(300 if kind == "two classes" else 30)  # one of them comes twice
-    states[100:120] = 0
-    plain = training._by_unit(right[loaded], source, states[loaded])
-    assert plain.equal(right)
-    assert autocorrelation_time(plain.numpy()) > 2
-
-
-def test_parts_of_folders_have_all_classes() -> None:
-    labels = torch.arange(999) // 333
-    outputs = torch.rand(999, 1, generator=torch.Generator().manual_seed(0)) + labels[:, None]
-    metric = Metric("spread", Spread(), higher_is_better=False)
-    spreads = []
-    for order in (torch.arange(999), torch.arange(999).reshape(3, 333).T.flatten()):
-        data = Subset(TensorDataset(outputs, labels), order.tolist())
-        kept = [(outputs[order], labels[order])]
-        values = training._leave_out(metric, kept, Loader(data, shuffle=False))
-        assert len(values) == 200
-        spreads.append(float(values.std()))
-    assert spreads[0] == pytest.approx(spreads[1], rel=0.15)
-
-
 def test_groups_that_cannot_be_used_are_refused_before_training(tmp_path: Path) -> None:
     known = TensorDataset(*small_tasks.TEST.tensors)
     known.groups = [str(row // 5) for row in range(HELD)]  # type: ignore[attr-defined]
@@ -511,7 +463,7 @@ NEEDS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a target": ({"policies": ["infobatch", "aim"]}, "the target has 24 rows, too few"),
     "scores": (
-        {"policies": ["infobatch", {"name": "subset", "scores": torch.rand(9), "rate": 0.5}]},
+        {"policies": ["infobatch", {"name": "weighted", "weights": torch.rand(9)}]},
         "9",
     ),
 }
@@ -526,7 +478,7 @@ def test_all_policies_are_checked_against_the_data_before_anything_is_trained(
     def train(*arguments: Any, **options: Any) -> None:
         raise AssertionError("a run has begun")
 
-    monkeypatch.setattr(schedule, "train_method", train)
+    monkeypatch.setattr(runs, "train_method", train)
     with pytest.raises(ValueError, match=sentence) as caught:
         run(**options)
     assert "\n" not in str(caught.value)
@@ -538,11 +490,11 @@ def test_the_forecast_knows_whether_targets_are_classes(
 ) -> None:
     told: list[Any] = []
 
-    def forecast(*data: Any, classes: bool | None, **options: Any) -> Any:
+    def told_classes(*data: Any, classes: bool | None, **options: Any) -> Any:
         told.append(classes)
         raise ValueError("enough is known")
 
-    monkeypatch.setattr(schedule, "expected_gain", forecast)
+    monkeypatch.setattr(forecast, "expected_gain", told_classes)
     y = TRAIN.tensors[1]
     y = {"counts": y, "column": y[:, None], "one logit": (y > 0).long()}[kind]
     train = TensorDataset(TRAIN.tensors[0], y)
@@ -712,8 +664,8 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"seeds": 0}, "seeds is 0: give how many"),
     ({"seeds": True}, "seeds is True: give how many"),
     ({"budget": Budget(steps=3), "epochs": 2}, "epochs is 2, and budget is Budget.*give one"),
-    ({"config": TrainConfig(lr=0.1), "lr": 0.2}, "lr is 0.2, and config.lr is 0.1: give one"),
-    ({"make_optimizer": len, "config": None, "lr": 0.2}, "lr is 0.2, but make_optimizer has its"),
+    ({"config": TrainConfig(lr=0.1), "lr": 0.2}, "lr is 0.2, and config.lr is given too: give one"),
+    ({"make_optimizer": len, "config": None, "lr": 0.2}, "lr is 0.2, and an optimizer is given"),
     ({"config": None, "lr": -1}, "lr is -1: give a number above 0"),
     ({"policies": None}, "policies is None: name at least one"),
     ({"make_model": nn.Linear}, "make_model cannot be called without arguments"),

@@ -100,7 +100,7 @@ def test_names_cannot_break_the_page(rows: Rows) -> None:
 
 
 def test_what_is_not_known_is_a_dash_and_has_no_figure() -> None:
-    lost = {"seconds": None, "flops": None, "worst_class": None, "curve": []}
+    lost = {"seconds": None, "flops": None, "curve": []}
     rows = [{**row, **lost, "value": 1.2} for row in entries({"x": NOISY})]
     rows[-1]["value"] = math.nan
     lossy = report(rows, metric="loss")

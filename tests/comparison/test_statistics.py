@@ -17,14 +17,10 @@ from astkit.comparison import statistics
 from astkit.comparison.statistics import (
     Estimate,
     Interval,
-    by_group,
     estimate,
     holm,
-    jackknife,
     mean_interval,
     paired_difference,
-    parts_of_groups,
-    parts_of_rows,
     ratio_interval,
     seeds_needed,
 )
@@ -36,8 +32,7 @@ def entry(policy: str, seed: int = 0, value: float = 0.9, **others: Any) -> dict
     """The entry of a run that ends with this value, on the test and the validation data."""
     curve = [[25.0, 5.0, 0.4], [50.0, 10.0, 0.8], [100.0, 20.0, value]]
     plain = {"seconds": 20.0, "flops": 100.0, "trained": 1000, "scored": 0, "rate": 1.0}
-    shown = {"worst_class": value - 0.1, "curve": curve}
-    return {"policy": policy, "seed": seed, "value": value, **plain, **shown, **others}
+    return {"policy": policy, "seed": seed, "value": value, **plain, "curve": curve, **others}
 
 
 def test_students_interval_is_that_of_scipy_at_any_confidence() -> None:
@@ -134,52 +129,6 @@ def test_intervals_cover_where_neighbouring_rows_depend_on_each_other(kind: str)
         low, high = found.interval()[1:3]
         covered += low <= 0 <= high
     assert covered >= 107  # expected: 114, and three standard deviations
-
-
-def test_pseudo_values_of_a_mean_are_the_means_of_its_parts() -> None:
-    values = torch.arange(12.0) ** 2
-    parts = torch.tensor([0, 1, 2, 3] * 3)
-    found = jackknife(lambda rows: float(values[rows].mean()), parts)
-    assert found.tolist() == pytest.approx([float(values[each::4].mean()) for each in range(4)])
-    assert by_group(values, parts + 7).tolist() == pytest.approx(found.tolist())
-    uneven = torch.tensor([0] * 7 + [1] * 3 + [2] * 2)
-    expected = [
-        3 * float(values.mean()) - 2 * float(values[uneven != each].mean()) for each in range(3)
-    ]
-    assert by_group(values, uneven).tolist() == pytest.approx(expected)
-    unlabelled = torch.cat([values, torch.tensor([math.nan])])
-    assert by_group(unlabelled, torch.cat([uneven, uneven[:1]])).tolist() == pytest.approx(expected)
-    one = by_group(values, torch.zeros(12).long())
-    assert one.tolist() == pytest.approx([float(values.mean())])
-
-
-def test_pseudo_values_vary_as_a_metric_that_is_no_mean() -> None:
-    """The root mean squared error of 300 rows in 60 groups: as over many draws of the rows."""
-    random = np.random.default_rng(0)
-    parts = torch.arange(300) // 5
-
-    def drawn() -> torch.Tensor:
-        errors = random.normal(size=60).repeat(5) + random.normal(size=300)
-        return torch.from_numpy(errors)
-
-    def spread(errors: torch.Tensor) -> float:
-        found = jackknife(lambda rows: float(errors[rows].square().mean().sqrt()), parts)
-        return float(found.var() / len(found))
-
-    found = np.mean([spread(drawn()) for _ in range(40)])
-    truth = np.var([float(drawn().square().mean().sqrt()) for _ in range(4000)])
-    assert found == pytest.approx(truth, rel=0.15)
-
-
-def test_rows_are_divided_into_parts_of_neighbours_and_of_whole_groups() -> None:
-    assert parts_of_rows(5).tolist() == [0, 1, 2, 3, 4]
-    many = parts_of_rows(1030)
-    assert set(many.bincount().tolist()) == {5, 6}
-    assert bool((many.diff() >= 0).all())
-    assert parts_of_rows(1030, dealt=True).tolist() == [row % 200 for row in range(1030)]
-    groups = torch.arange(900) % 450 * 3
-    assert len(parts_of_groups(groups).unique()) == 200
-    assert all(len(parts_of_groups(groups)[groups == each].unique()) == 1 for each in groups)
 
 
 @given(st.floats(-3, 3), st.integers(2, 9), st.floats(0, 2), st.floats(-1, 1))

@@ -15,7 +15,8 @@ from scipy import signal, stats
 from torch import Tensor
 
 from astkit.comparison.report import legend
-from astkit.comparison.statistics import Interval, by_group
+from astkit.comparison.statistics import Interval
+from astkit.comparison.units import by_group
 from astkit.comparison.verdict import amount, judge
 from tests.comparison.test_statistics import entry
 
