@@ -22,7 +22,7 @@ from astkit import Budget, Trainer, models
 from astkit.datasets import split
 from astkit.profiling import EnergyMeter
 from astkit.widgets.board import LiveBoard
-from astkit.widgets.dashboard import Run
+from astkit.widgets.run import Run
 from astkit.widgets.screen import Screen
 from benchmarks import bench
 from tests.browser.conftest import CHROMIUM, FLAGS

@@ -105,13 +105,13 @@ def trained(name: str, way: str, record: bool, steps: int, **settings: Any) -> P
         losses.append(next(steps_of).metrics["loss"])
     work = trainer.optimisation
     weights = {name: part.detach().clone() for name, part in trainer.model.state_dict().items()}
-    reason = None if work.graphs is None else work.graphs.reason
+    reason = None if work.passes.graphs is None else work.passes.graphs.reason
     found = {
         "before": before,
         "weights": weights,
         "losses": torch.stack([torch.as_tensor(each).float().cpu() for each in losses]),
         "share": work.replayed / steps,
-        "recorded": work.graphs is not None and reason is None,
+        "recorded": work.passes.graphs is not None and reason is None,
         "reason": reason,
     }
     steps_of.close()
@@ -232,7 +232,7 @@ def seconds(name: str, size: int = BATCH) -> Part:
     table = {}
     for key, trainer in trainers.items():
         work = trainer.optimisation
-        share, reason = work.replayed / work.steps, work.graphs and work.graphs.reason
+        share, reason = work.replayed / work.steps, work.passes.graphs and work.passes.graphs.reason
         table[key] = {"ms": times.median(key) * 100, "share": share, "reason": reason}
     return {"table": table}
 

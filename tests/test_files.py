@@ -154,7 +154,7 @@ def test_a_tilde_is_the_home_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_json("~/deep/written.json", {"a": 1})
     assert read_json("~/deep/written.json") == {"a": 1}
-    Checkpoints("~/checkpoints").load_newest(False)
+    Checkpoints("~/checkpoints").open({}, False)
     Record.create("~/runs", "name", {})
     assert len(collect("~/runs").folders) == 1
     assert os.listdir(tmp_path) == ["home"]  # no folder "~"

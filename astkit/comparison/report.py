@@ -26,17 +26,13 @@ from astkit.comparison.statistics import (
     DENSE,
     Entry,
     Interval,
-    RowValues,
     by_arm,
     cost_ratio,
     cost_share,
-    gaps,
-    is_control,
     is_finite,
     mean_interval,
-    pairs,
 )
-from astkit.comparison.verdict import Verdict, amount, judge, unequal, unit
+from astkit.comparison.verdict import Verdict, judge, unequal, unit
 from astkit.files import plain_values, read_json, write_atomic, write_json
 
 if TYPE_CHECKING:
@@ -158,13 +154,16 @@ class Comparison:
     @cached_property
     def verdicts(self) -> list[Verdict]:
         """One verdict per policy."""
-        return judge(
-            self.entries,
-            self.metric,
-            self.higher,
-            rows=self.test_rows,
-            smallest_gain=self.smallest_gain,
-        )
+        return self._judged()
+
+    @cached_property
+    def controls(self) -> list[Verdict]:
+        """The same for each control beside dense training."""
+        return self._judged(controls=True)
+
+    def _judged(self, controls: bool = False) -> list[Verdict]:
+        options: dict[str, Any] = {"rows": self.test_rows, "smallest_gain": self.smallest_gain}
+        return judge(self.entries, self.metric, self.higher, controls=controls, **options)
 
     @property
     def verdict(self) -> str:
@@ -177,7 +176,12 @@ class Comparison:
         """What rows of a target gain, the forecast, and what has to be known of the baseline."""
         expected = [] if self.forecast is None else [self.forecast.sentence]
         expected += [] if self.decision is None else [self.decision["sentence"]]
-        return [*gains_on_target(self.entries, self.test_rows), *expected, *self.baseline]
+        gains = [
+            f"training on {ON_TARGET[each.policy]}: {self.metric} {each.amount(each.difference)}"
+            for each in self.controls
+            if each.policy in ON_TARGET and each.gains
+        ]
+        return [*gains, *expected, *self.baseline]
 
     def table(self) -> pd.DataFrame:
         """One row per method: number of seeds, and means over them; joules if they were measured.
@@ -186,9 +190,12 @@ class Comparison:
         """
         import pandas as pd
 
-        frame = pd.DataFrame(means(self.entries)).T.rename_axis("policy")
-        frame["failed"] = frame["failed"].astype(int)
-        frame.insert(0, "n", frame.pop("seeds").astype(int) - frame["failed"])
+        rows = {}
+        for name, arm in by_arm(self.entries).items():
+            runs = [run for run in arm.values() if is_finite(run["value"])]
+            means = {key: mean_interval(run.get(key) for run in runs).mean for key in MEANS}
+            rows[name] = {"n": len(runs), "failed": len(arm) - len(runs), **means}
+        frame = pd.DataFrame(rows).T.rename_axis("policy").astype({"n": int, "failed": int})
         unknown = [name for name in ("failed", "joules") if not frame[name].any()]
         unknown += [name for name in BEST if frame[name].isna().all()]
         return frame.drop(columns=unknown).rename(columns={"value": self.metric})
@@ -261,7 +268,7 @@ class Comparison:
 
     def plot(self) -> Picture:
         """The differences of the verdicts, with intervals; ``ValueError`` if none is known."""
-        drawn = pictures(self.entries, self.verdicts, self.test_rows)
+        drawn = pictures(self.entries, self.verdicts, self.controls)
         if FOREST not in drawn:
             raise ValueError("no method has a finite value beside dense training: see table()")
         return drawn[FOREST]
@@ -277,9 +284,9 @@ class Comparison:
         said = "".join(f"<li>{escape(each.sentence)}.</li>" for each in self.verdicts)
         before = "".join(f"<p>{escape(sentence)}</p>" for sentence in self.before)
         parts = [f"<h2>{TITLE}</h2>", before, f"<ul>{said}</ul>"]
-        table = results(self.entries, self.verdicts, self.metric, self.test_rows)
+        table = results(self.entries, self.verdicts, self.metric, self.controls)
         parts += [f"<p>{escape(legend(self.verdicts))}</p>", table.to_html(index=False)]
-        for alt, figure in pictures(self.entries, self.verdicts, self.test_rows).items():
+        for alt, figure in pictures(self.entries, self.verdicts, self.controls).items():
             parts.append(f"<p>{image_tag(escape(alt), figure)}</p>")
         parts += [f"<p>{escape(note)}</p>" for note in self.notes]
         return _PAGE.format(title=TITLE, body="\n".join(parts))
@@ -301,7 +308,14 @@ class Comparison:
             "baseline": self.baseline,
             "legend": legend(self.verdicts),
             "verdicts": [
-                {"sentence": each.sentence, "better": each.better, **_spelled_out(vars(each))}
+                {
+                    "sentence": each.sentence,
+                    "better": each.better,
+                    **{
+                        name: value._asdict() if isinstance(value, Interval) else value
+                        for name, value in vars(each).items()
+                    },
+                }
                 for each in self.verdicts
             ],
             "notes": self.notes,
@@ -313,14 +327,6 @@ class Comparison:
         }
         plain: dict[str, Any] = plain_values(contents)
         return plain
-
-
-def _spelled_out(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Named tuples as mappings."""
-    return {
-        name: value._asdict() if isinstance(value, Interval) else value
-        for name, value in values.items()
-    }
 
 
 def legend(verdicts: Sequence[Verdict]) -> str:
@@ -343,55 +349,11 @@ def legend(verdicts: Sequence[Verdict]) -> str:
     return f"{said} Numbers of further seeds are for a probability of 0.8."
 
 
-def means(entries: Sequence[Entry]) -> dict[str, dict[str, float]]:
-    """By method: ``seeds``, how many ``failed``, means of `MEANS` over the others (or NaN).
-
-    Seeds without a finite value have failed.
-    """
-    rows: dict[str, dict[str, float]] = {}
-    for name, arm in by_arm(entries).items():
-        runs = [run for run in arm.values() if is_finite(run["value"])]
-        rows[name] = {"seeds": len(arm), "failed": len(arm) - len(runs)}
-        rows[name] |= {key: mean_interval(run.get(key) for run in runs).mean for key in MEANS}
-    return rows
-
-
-def gains_on_target(entries: Sequence[Entry], rows: RowValues | None = None) -> list[str]:
-    """A sentence for each control with rows of a target that is better than dense training."""
-    said = []
-    for name, (gap, words) in control_gaps(entries, rows).items():
-        higher = entries[0].get("higher", True)
-        better = gap.low > 0 if higher else gap.high < 0
-        if name in ON_TARGET and better:
-            said.append(f"training on {ON_TARGET[name]}: {entries[0]['metric']} {words}")
-    return said
-
-
-def control_gaps(
-    entries: Sequence[Entry], rows: RowValues | None = None
-) -> dict[str, tuple[Interval, str]]:
-    """By control other than dense training: its difference to that, also in words."""
-    arms = by_arm(entries)
-    dense = arms.get(DENSE, {})
-    found = {}
-    for name, arm in arms.items():
-        if not is_control(name) or name == DENSE:
-            continue
-        gap = gaps(arm, dense, rows).estimate().interval()
-        some = next((run for run in arm.values() if is_finite(run["value"])), None)
-        if some is None:
-            continue
-        whole = mean_interval(other["value"] for _, other in pairs(arm, dense)).mean
-        higher, metric = some.get("higher", True), some.get("metric", "")
-        found[name] = gap, amount(gap, metric, math.nan if higher else whole)
-    return found
-
-
 def results(
     entries: Sequence[Entry],
     verdicts: Sequence[Verdict],
     metric: str,
-    test_rows: RowValues | None = None,
+    controls: Sequence[Verdict] = (),
 ) -> pd.DataFrame:
     """One row per method, controls included, as text: means over seeds, and intervals.
 
@@ -401,21 +363,21 @@ def results(
     """
     import pandas as pd
 
-    arms, judged = by_arm(entries), {each.policy: each for each in verdicts}
-    gained = control_gaps(entries, test_rows)
-    differences = {name: gained[name][1] for name in ON_TARGET if name in gained}
-    differences |= {each.policy: each.amount(each.difference) for each in verdicts}
-    rows = []
-    for name, average in means(entries).items():
-        arm, verdict = arms[name], judged.get(name)
-        some = f"{average['seeds'] - average['failed']} of " * (average["failed"] > 0)
+    arms, rows = by_arm(entries), []
+    judged = {each.policy: each for each in verdicts}
+    beside = {each.policy: each for each in controls if each.policy in ON_TARGET} | judged
+    for name, arm in arms.items():
+        runs = [run for run in arm.values() if is_finite(run["value"])]
+        verdict, to_dense = judged.get(name), beside.get(name)
+        some = f"{len(runs)} of " * (len(runs) < len(arm))
+        value, rate = (mean_interval(run[key] for run in runs).mean for key in ("value", "rate"))
         row = {
             "policy": name,
-            "seeds": f"{some}{average['seeds']}",
-            metric: _text(average["value"], ".2%" if unit(metric)[0] > 1 else ".4g"),
-            "against dense": differences.get(name, _NONE),
+            "seeds": f"{some}{len(arm)}",
+            metric: _text(value, ".2%" if unit(metric)[0] > 1 else ".4g"),
+            "against dense": to_dense.amount(to_dense.difference) if to_dense else _NONE,
             "against random": verdict.amount(verdict.to_random) if verdict else _NONE,
-            "trained on": _text(average["rate"], ".2f"),
+            "trained on": _text(rate, ".2f"),
         }
         for key, cost in COSTS.items():
             row[f"{cost} / dense"] = cost_ratio(arm, arms.get(DENSE, {}), key).text(".2f")
@@ -428,9 +390,9 @@ def results(
 
 
 def pictures(
-    entries: Sequence[Entry], verdicts: Sequence[Verdict], rows: RowValues | None = None
+    entries: Sequence[Entry], verdicts: Sequence[Verdict], controls: Sequence[Verdict] = ()
 ) -> dict[str, Picture]:
-    """The figures that the entries allow, by their descriptions; ``rows``: see `verdict.judge`."""
+    """The figures that the entries allow, by their descriptions."""
     if not verdicts:
         return {}
     from astkit.widgets import comparison_plots
@@ -438,7 +400,6 @@ def pictures(
     metric, arms = verdicts[0].metric, by_arm(entries)
     _, name = unit(metric)
     quantity = f"{metric} ({name})" if name != metric else metric
-    controls = {name: gap for name, (gap, _) in control_gaps(entries, rows).items()}
     dense = arms[DENSE]
     figures: dict[str, Picture] = {}
     if forest := _forest(controls, verdicts):
@@ -461,7 +422,7 @@ def pictures(
     return figures
 
 
-def _forest(controls: Mapping[str, Interval], verdicts: Sequence[Verdict]) -> list[dict[str, Any]]:
+def _forest(controls: Sequence[Verdict], verdicts: Sequence[Verdict]) -> list[dict[str, Any]]:
     """Rows of the figure of differences: the ``controls`` to dense, and the policies."""
     scale, rows = unit(verdicts[0].metric)[0], list[dict[str, Any]]()
 
@@ -470,8 +431,8 @@ def _forest(controls: Mapping[str, Interval], verdicts: Sequence[Verdict]) -> li
             ends = {key: getattr(gap, key) * scale for key in ("mean", "low", "high")}
             rows.append({"arm": arm, "against": against, "outcome": words, "n": gap.n, **ends})
 
-    for name, gap in controls.items():
-        add(name, "dense", gap)
+    for each in controls:
+        add(each.policy, "dense", each.difference)
     for each in sorted(verdicts, key=lambda each: unequal(each.flops)):  # other budgets last
         label = each.policy
         if unequal(each.flops):

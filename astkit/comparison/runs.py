@@ -28,8 +28,6 @@ from astkit.stamp import stamp
 from astkit.trainers.fingerprint import (
     LOSSES,
     check_same,
-    describe_run,
-    first_losses,
     label_counts,
     plain,
     source_code,
@@ -114,12 +112,12 @@ def _check_folder(plan: Plan) -> dict[str, Any]:
     seed = begun if isinstance(begun, int) else plan.seeds[0]
     trainer = plan.trainer(seed=seed)
     of_each_run = ("seed", "policy", "data.seed")
-    now = {name: each for name, each in describe_run(trainer).items() if name not in of_each_run}
+    now = {name: each for name, each in trainer.describe().items() if name not in of_each_run}
     test = plan.task.source("test")
     now["test"] = [test.num_samples, label_counts(test)]
     now["test_order"] = keeps_order(test)
     if not varies(plan.task.train):
-        now[LOSSES] = first_losses(trainer)
+        now[LOSSES] = trainer.first_losses()
     policies = {}
     for label, method in plan.policies.items():
         policy = method.new_policy(seed)

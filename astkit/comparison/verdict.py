@@ -92,6 +92,11 @@ class Verdict:
         return {"better": True, "worse": False}.get(self.outcome)
 
     @property
+    def gains(self) -> bool:
+        """Whether the single interval is on the better side of 0; for what is not corrected."""
+        return self.difference.low > 0 if self.higher else self.difference.high < 0
+
+    @property
     def words(self) -> str:
         """The outcome without numbers, for tables."""
         return f"no gain above {self._smallest}" if self.outcome == "no gain" else self.outcome
@@ -184,6 +189,7 @@ def judge(
     *,
     rows: RowValues | None = None,
     smallest_gain: float | None = None,
+    controls: bool = False,
 ) -> list[Verdict]:
     """One verdict for each policy that is not a control, in the order of ``entries``.
 
@@ -196,6 +202,7 @@ def judge(
             order for all runs, whose mean is its ``value``, or `pseudo_values`; or ``None``. By
             default intervals are over seeds only.
         smallest_gain: gains below it are called none; by default `SMALLEST_GAIN` for accuracies.
+        controls: whether to judge the controls beside dense training in place of the policies.
 
     Outcomes are corrected for the number of policies: with a probability of at most 5 % any has the
     wrong sign, and of at most 2.5 % any "no gain" is wrong. Test rows that are worth fewer than
@@ -204,7 +211,8 @@ def judge(
     Raises ``ValueError`` if the dense runs are missing, or a method has two entries for one seed.
     """
     arms = by_arm(entries)
-    policies = {name: arm for name, arm in arms.items() if not is_control(name)}
+    judged = {name for name in arms if is_control(name) == controls and name != DENSE}
+    policies = {name: arm for name, arm in arms.items() if name in judged}
     if policies and DENSE not in arms:
         raise ValueError(f"entries hold no {DENSE!r} runs: train it for the same seeds")
     if smallest_gain is None and unit(metric)[0] > 1:

@@ -256,21 +256,10 @@ def _remedy(outputs: Any, targets: Any) -> str:
     expected = "give it the shapes, types and labels that it expects"
     if isinstance(outputs, Tensor) and isinstance(targets, Tensor):
         return expected
-    given = f"{_written('outputs', outputs, 'logits')}, {_written('targets', targets, 'labels')}"
-    return f"{expected}, a loss of tensors by criterion=lambda outputs, targets: loss({given})"
-
-
-def _written(name: str, value: Any, wanted: str) -> str:
-    """How to write the ``wanted`` part of a ``value`` that has a ``name``."""
-    if isinstance(value, Tensor):
-        return name
-    if isinstance(value, Mapping):
-        found = next((key for key, part in value.items() if isinstance(part, Tensor)), wanted)
-        return f"{name}[{(wanted if wanted in value else found)!r}]"
-    if isinstance(value, tuple | list) and not hasattr(value, wanted):
-        wide = (place for place, part in enumerate(value) if getattr(part, "ndim", 0) > 1)
-        return f"{name}[{next(wide, 0)}]"
-    return f"{name}.{wanted}"
+    return (
+        f"{expected}, a loss of tensors those in the outputs and targets, such as by"
+        " criterion=lambda outputs, targets: loss(outputs['logits'], targets)"
+    )
 
 
 def shown(value: Any) -> str:

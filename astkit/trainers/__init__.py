@@ -1,13 +1,12 @@
 """Training: the `Trainer` and its parts.
 
-trainer: the loop. run_state: a run's parts, saved and restored. step: what a step did. batches:
-training batches in the order of a plan. optimisation: forward and backward pass, optimizer step.
-graphs: steps recorded as CUDA graphs. evaluation: metrics. validation: the data evaluated after
-each epoch, early stopping. first_batch: checks before the first step. refusals: sentences about
-what cannot be trained. config: `TrainConfig`, `Budget`, learning rates. history: records. reports:
-records on their way to observers. steering: settings changed in a run. checkpoint: files of a run's
-state. run_checkpoints: those of one trainer. fingerprint: whether it is the same run. stopping:
-interrupts and time budgets. progress: bars of runs. sample_by_sample: single rows, as the original.
+trainer: the loop. step: what a step did. batches: training batches in the order of a plan.
+optimisation: forward and backward pass, optimizer step. graphs: steps recorded as CUDA graphs.
+evaluation: metrics, the data evaluated after each epoch, early stopping. first_batch: checks before
+the first step. refusals: sentences about what cannot be trained. config: `TrainConfig`, `Budget`,
+learning rates. history: records. reports: records on their way to observers. steering: settings
+changed in a run. checkpoint: files of a run's state. fingerprint: whether it is the same run.
+stopping: time budgets. progress: bars of runs. sample_by_sample: single rows, as the original.
 """
 
 from astkit.trainers.checkpoint import Checkpoints as Checkpoints

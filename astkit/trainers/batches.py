@@ -103,10 +103,7 @@ class RowsInOrder:
 
     def batches_in_round(self, first_batch: int, taken: int) -> float:
         """Until the loader ends; in an epoch that goes on, as many as there were left."""
-        try:
-            return len(self.source) if taken else math.inf
-        except TypeError:
-            return math.inf
+        return length(self.source) if taken else math.inf
 
 
 class Batches:
@@ -231,17 +228,12 @@ class Batches:
         if not epoch.planned:
             return 0.0
         if epoch.planner and len(epoch.rows) == epoch.draws * epoch.planned // epoch.rounds:
-            return min(1.0, self.batch / len(self.source))  # as if planned in one round
-        return (epoch.planned - 1 + self._of_round()) / epoch.rounds
-
-    def _of_round(self) -> float:
-        """Completed fraction of the current round; that of a loader is below 1 until it ends."""
-        if self._in_round < math.inf:
-            return min(1.0, self.taken / self._in_round) if self._in_round else 1.0
-        try:  # a stream in workers has more batches than its length, a wrong length any number
-            return min(self.taken / len(self.source), 1 - 1e-9)
-        except (TypeError, ZeroDivisionError):
-            return 0.0
+            return min(1.0, self.batch / len(self.source))  # as dense training, to the bit
+        of_round = 1.0
+        if self.taken < self._in_round:  # a loader may have more batches than its length says
+            expected = self._in_round if self._in_round < math.inf else length(self.source)
+            of_round = min(self.taken / expected, 1 - 1e-9)
+        return (epoch.planned - 1 + of_round) / epoch.rounds
 
     def end_epoch(self) -> None:
         """Release the iterator; the next epoch follows if this one is `over`."""
@@ -296,6 +288,14 @@ class Batches:
         if self.epoch.planned:
             first = self.batch - self.taken
             self._in_round = self.reader.batches_in_round(first, self.taken)
+
+
+def length(source: Any) -> float:
+    """How many batches a source says to have, 1 at least; infinity if it does not say."""
+    try:
+        return max(1, len(source))
+    except TypeError:
+        return math.inf
 
 
 def _check_selectable(policy: Policy, source: Any) -> None:

@@ -8,6 +8,7 @@ counts as an uninterrupted one.
 
 from __future__ import annotations
 
+import copy
 import gzip
 import hashlib
 import json
@@ -15,7 +16,8 @@ import math
 import os
 import re
 import time
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +30,16 @@ from astkit import distributed
 from astkit.checks import FROM_0, check_count, check_number
 from astkit.files import write_atomic
 from astkit.progress import warn
+from astkit.trainers.fingerprint import check_same
+from astkit.trainers.history import StepRecord
 
 PATIENCE = 6.0  # seconds; loader workers exit after their parent process dies
 _NAME = re.compile(r"\d+_step\d+\.json")
 _KIND = "$"  # key of JSON objects that encode types unknown to JSON
+
+
+Found = tuple[Path, dict[str, Any]]
+"""Path and state of a checkpoint."""
 
 
 class DamagedError(ValueError):
@@ -73,16 +81,26 @@ class Checkpoints:
         self.every = None if every is None else check_count("every", every)
         self.pause = check_number("pause", pause, FROM_0)
         self.keep = check_count("keep", keep)
+        self.description: Mapping[str, Any] = {}  # of the run that writes them
+        self.place: object = None  # where that run was at its latest checkpoint
         self._lock = FileLock(self.folder / ".lock", thread_local=False)
         self._number = 0
         self._last = time.monotonic()
 
-    def load_newest(self, resume: bool) -> tuple[Path, dict[str, Any]] | None:
-        """Load the newest valid checkpoint; ``None`` for a new run.
+    def open(self, description: Mapping[str, Any], resume: bool) -> Found | None:
+        """The newest valid checkpoint of the run of this ``description``; ``None`` for a new run.
 
-        Raises ``ValueError`` if checkpoints exist and ``resume`` is false, if all are damaged, and
-        if the folder is in use.
+        Raises ``ValueError`` if checkpoints exist and ``resume`` is false, if all are damaged or of
+        another run, if the folder is in use, and if other processes find other ones.
         """
+        self.description, found = description, self._load_newest(resume)
+        name = None if found is None else found[0].name
+        distributed.agree(str(name), str(description))
+        if found is not None:
+            check_same(found[1]["run"], description, found[0])
+        return found
+
+    def _load_newest(self, resume: bool) -> Found | None:
         self.folder.mkdir(parents=True, exist_ok=True)
         self._lock = FileLock(self.folder / ".lock", thread_local=False)
         self._acquire()
@@ -98,44 +116,46 @@ class Checkpoints:
         finally:
             self._lock.release()
 
-    def lock(self) -> None:
-        """Lock the folder until `unlock`.
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Lock the folder within a block.
 
-        Raises ``ValueError`` if another trainer uses the folder, or has written to it since
-        `load_newest`.
+        Raises ``ValueError`` if another trainer uses the folder, or has written to it since `open`.
         """
         self._acquire()
-        written = max(map(_number, list_checkpoints(self.folder)), default=0)
-        if distributed.rank() == 0 and written >= self._number:
+        try:
+            written = max(map(_number, list_checkpoints(self.folder)), default=0)
+            if distributed.rank() == 0 and written >= self._number:
+                raise ValueError(
+                    f"another trainer has written to {self.folder} since this one was built: build"
+                    " it again with resume=True"
+                )
+            yield
+        finally:
             self._lock.release()
-            raise ValueError(
-                f"another trainer has written to {self.folder} since this one was built: build it"
-                " again with resume=True"
-            )
 
-    def unlock(self) -> None:
-        """Release the folder."""
-        self._lock.release()
-
-    def due(self, step: int, epoch_ended: bool, done: bool) -> bool:
-        """Whether a checkpoint is due after training batch ``step``, in all processes."""
-        if not epoch_ended and (self.every is None or step % self.every):
+    def due(self, record: StepRecord, done: bool) -> bool:
+        """Whether a checkpoint is due after ``record``, in all processes."""
+        if record.phase == "train" and (self.every is None or record.step % self.every):
             return False
         rested = time.monotonic() - self._last >= self.pause
         if self.pause and not done:
             rested = distributed.total(rested)[0] == distributed.world()
         return done or rested
 
-    def write(self, state: dict[str, Any], step: int) -> None:
-        """Write ``state``, and remove the oldest checkpoints.
+    def write(self, state: dict[str, Any], place: Any) -> None:
+        """Write ``state`` of a ``place`` that begins with the step, and remove the oldest ones.
 
-        Raises ``OSError`` if the disk refuses; older checkpoints are kept then.
+        Process 0 does. Raises ``OSError`` if the disk refuses; older checkpoints are kept then.
         """
-        write(self.folder / f"{self._number:06}_step{step:08}", state, self.compress)
-        self._number += 1
-        self._last = time.monotonic()
-        for path in list_checkpoints(self.folder)[self.keep :]:
-            remove(path)
+        if distributed.rank() == 0:
+            state = {"run": self.description, **state}
+            write(self.folder / f"{self._number:06}_step{place[0]:08}", state, self.compress)
+            self._number += 1
+            self._last = time.monotonic()
+            for path in list_checkpoints(self.folder)[self.keep :]:
+                remove(path)
+        self.place = place
 
     def _acquire(self) -> None:
         if distributed.rank() > 0:  # process 0 alone locks the folder
@@ -148,13 +168,20 @@ class Checkpoints:
             ) from None
 
 
+def of_a_run(checkpoints: Checkpoints | str | os.PathLike[str]) -> Checkpoints:
+    """A copy, since another trainer may be given the same ones; with the defaults for a folder."""
+    if isinstance(checkpoints, Checkpoints):
+        return copy.copy(checkpoints)
+    return Checkpoints(checkpoints)
+
+
 def list_checkpoints(folder: str | os.PathLike[str]) -> list[Path]:
     """The JSON files of the checkpoints in ``folder``, newest first."""
     paths = [path for path in Path(folder).expanduser().iterdir() if _NAME.fullmatch(path.name)]
     return sorted(paths, key=_number, reverse=True)
 
 
-def newest(folder: str | os.PathLike[str]) -> tuple[Path, dict[str, Any]]:
+def newest(folder: str | os.PathLike[str]) -> Found:
     """The newest valid checkpoint and its state; warns about each damaged one.
 
     Raises ``ValueError`` if none is valid.

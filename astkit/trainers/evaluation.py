@@ -1,4 +1,4 @@
-"""Evaluation: values of each row of validation or test data, and their means.
+"""Evaluation: values of each row of validation or test data, their means, and early stopping.
 
 Values stay on the device during a pass and are copied to the host once at its end.
 """
@@ -13,15 +13,16 @@ from statistics import NormalDist
 from typing import Any, Protocol, cast, runtime_checkable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data.distributed import DistributedSampler
 
-from astkit import distributed
-from astkit.checks import check_types
-from astkit.datasets import BatchSource
+from astkit import distributed, rng
+from astkit.checks import check_count, check_types
+from astkit.datasets import BatchSource, as_loader
 from astkit.datasets.batch import Batch, count_rows, map_tensors, tensors
-from astkit.datasets.foreign import parts_of
+from astkit.datasets.foreign import check_unshuffled, is_dataset, open_data, parts_of
 from astkit.gating.losses import class_outputs, row_losses, singles
+from astkit.trainers.config import TrainConfig
 
 
 @runtime_checkable
@@ -247,6 +248,120 @@ class Evaluation:
             columns = {name: values.cpu() for name, values in columns.items()}
         aggregates = {name: float(each.compute()) for name, each in self._aggregates.items()}
         return Measured(columns, aggregates, self._kept or None)
+
+
+class Best:
+    """The weights of a model where a run was best so far.
+
+    Attributes:
+        score: the highest one that was looked at, ``None`` before; NaN is never best.
+        weights: those that the model had then.
+    """
+
+    def __init__(self) -> None:
+        self.score: float | None = None
+        self.weights: dict[str, Tensor] = {}
+
+    def look(self, score: float, model: nn.Module) -> bool:
+        """Keep the weights of ``model`` if ``score``, higher is better, is the best so far."""
+        if math.isnan(score) or (self.score is not None and score <= self.score):
+            return False
+        own = model.state_dict()
+        self.score, self.weights = score, {name: own[name].detach().clone() for name in own}
+        return True
+
+    def restore(self, model: nn.Module) -> None:
+        """Give ``model`` the best weights, if there are any."""
+        if self.weights:
+            model.load_state_dict(self.weights)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Score and weights."""
+        return {"score": self.score, "weights": self.weights}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore ``state``."""
+        self.score, self.weights = state["score"], state["weights"]
+
+
+class Validator:
+    """What is evaluated after each epoch, and the best epoch so far.
+
+    Args:
+        data: a data set, a `Loader`, a DataLoader, or ``None``.
+        metrics: further metrics.
+        each_epoch: whether it is evaluated after each epoch.
+        stop_after: epochs in a row that are not better, after which a run ends; ``None``: it does
+            not, and no weights are kept.
+
+    Attributes:
+        source: the batches; ``rows``: those evaluated, int64 ``[n]``, ``None`` for all.
+        best: the best epoch so far, if ``stop_after`` is given; ``epochs_since``: epochs after it.
+
+    Raises ``ValueError`` for ``stop_after`` without validation after each epoch.
+    """
+
+    def __init__(
+        self,
+        data: Any,
+        metrics: Metrics,
+        device: torch.device,
+        config: TrainConfig,
+        each_epoch: bool = True,
+        stop_after: int | None = None,
+    ) -> None:
+        self.source: BatchSource | None = None
+        if data is not None:
+            check_unshuffled(data)
+            size = config.batch_size if is_dataset(data) else None  # a loader has its own
+            self.source = as_loader(open_data(data), device, size, shuffle=False)
+        self.rows = sampled_rows(self.source, config.validation_fraction)
+        self.metrics = as_metrics(metrics)
+        self.each_epoch = each_epoch
+        self.stop_after = None if stop_after is None else check_count("stop_after", stop_after)
+        if stop_after is not None and (self.source is None or not each_epoch):
+            raise ValueError(
+                f"stop_after is {stop_after}, but nothing is validated after an epoch: pass"
+                " validation data"
+            )
+        self.best = Best()
+        self.epochs_since = 0
+
+    def should_stop(self, values: Mapping[str, Any], model: nn.Module) -> bool:
+        """Take in the metrics of an epoch; returns whether the run is to end."""
+        if self.stop_after is None:
+            return False
+        name, higher = "val_loss", False
+        if self.metrics:
+            name, higher = f"val_{self.metrics[0].name}", bool(self.metrics[0].higher_is_better)
+        value = float(values.get(name, math.nan))  # without labels there is none
+        if self.best.look(value if higher else -value, model):
+            self.epochs_since = 0
+        elif self.best.score is not None:
+            self.epochs_since += 1
+        return self.epochs_since >= self.stop_after
+
+    def state_dict(self) -> dict[str, Any]:
+        """The best epoch so far."""
+        return {"best": self.best.state_dict(), "epochs_since": self.epochs_since}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore ``state``."""
+        self.best.load_state_dict(state["best"])
+        self.epochs_since = state["epochs_since"]
+
+
+def sampled_rows(validation: BatchSource | None, fraction: float) -> Tensor | None:
+    """A fixed random sample of the rows of ``validation``, int64 ``[n]``, sorted; ``None`` for all.
+
+    Raises ``ValueError`` for a source that cannot load selected rows.
+    """
+    if validation is None or fraction == 1:
+        return None
+    validation.batches(0, torch.zeros(1, dtype=torch.int64))  # raises if rows cannot be selected
+    rows = validation.num_samples or 0
+    count = max(1, round(fraction * rows))
+    return rng.permutation(rows, "fast validation")[:count].sort().values
 
 
 def check_undivided(source: BatchSource) -> None:

@@ -12,11 +12,11 @@ import inspect
 import math
 import sysconfig
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,51 +25,70 @@ from torch.utils import _pytree as pytree
 
 from astkit import distributed
 from astkit.datasets.facts import class_labels
-from astkit.gating.losses import row_losses
 from astkit.gating.policy import Policy
-from astkit.gating.selection import evaluating
-
-if TYPE_CHECKING:
-    from astkit.trainers.trainer import Trainer
+from astkit.profiling.flops import RowFlops
+from astkit.trainers.batches import Batches
+from astkit.trainers.config import Budget
+from astkit.trainers.evaluation import Validator
+from astkit.trainers.optimisation import Optimisation
+from astkit.trainers.steering import Event
 
 CHANGEABLE = ("threads", "keep_memory", "report_every")  # settings that a resumed run may change
 LAYOUT = ("num_samples", "batch_size", "seed", "shuffle", "drop_last")
 TOLERANCE = 1e-3  # of losses, relative, from 1 on; absolute below
-LIBRARIES = [Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")]
+LIBRARIES = [Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "purelib", "platlib")]
 LIBRARIES.append(Path(__file__).resolve().parents[1])
 LOSSES = "first losses"
 
 
-def describe_run(run: Trainer) -> dict[str, Any]:
-    """What identifies a run, as plain values."""
-    optimisation = run.optimisation
-    state, config = run.model.state_dict(), getattr(run.model, "config", None)
-    names = {parameter: name for name, parameter in run.model.named_parameters()}
+def describe_run(
+    kind: str,
+    optimisation: Optimisation,
+    budget: Budget,
+    policy: Policy,
+    batches: Batches,
+    validator: Validator,
+    *,
+    flops: RowFlops | None,
+    replay: Sequence[Event],
+    update: str | None,
+) -> dict[str, Any]:
+    """What identifies a run, as plain values.
+
+    Args:
+        kind: name of the trainer's class; ``update``: of a `SampleBySampleTrainer`.
+        optimisation, budget, policy, batches, validator: the parts of the run.
+        flops, replay: as they were given.
+    """
+    model, optimizer, rates = optimisation.model, optimisation.optimizer, optimisation.rates
+    config, criterion = optimisation.passes.config, optimisation.criterion
+    names = {parameter: name for name, parameter in model.named_parameters()}
     groups = [  # the optimizer's state has the numbers of parameters, so their order counts
         {**group, "lr": lr, "params": [names[each] for each in group["params"]]}
-        for group, lr in zip(run.optimizer.param_groups, optimisation.rates.base, strict=True)
+        for group, lr in zip(optimizer.param_groups, rates.base, strict=True)
     ]
-    validation = run.validation
+    own = getattr(model, "config", None)
+    data, validation = batches.undivided, validator.source
     return {
-        "trainer": type(run).__name__,
+        "trainer": kind,
         "processes": distributed.world(),
-        "update": getattr(run, "update", None),  # of a SampleBySampleTrainer
-        **{name: value for name, value in run.config.to_dict().items() if name not in CHANGEABLE},
-        "lr": run.config.peak_lr,
-        "lr_factors": [run.config.lr_factor(place / 7) for place in range(8)],
-        "budget": asdict(run.budget),
-        "flops": plain(run.costs.flops),
-        "policy": {**plain(run.policy), "code": source_code(run.policy)},
-        "optimizer": {"class": type(run.optimizer).__name__, "groups": plain(groups)},
-        "scheduler": plain(optimisation.rates.scheduler),
-        "model": [[name, list(getattr(part, "shape", ()))] for name, part in state.items()],
-        "model config": plain(config) if is_dataclass(config) else None,
-        "replay": plain(run.steering.replay),
-        "criterion": {"name": plain(run.criterion), "code": source_code(run.criterion)},
-        "metrics": {each.name: source_code(each.function) for each in run.metrics},
-        **{f"data.{name}": plain(getattr(run.train_data, name, None)) for name in LAYOUT},
-        "data.old": getattr(getattr(run.train_data, "data", None), "old_rows", None),
-        "data.labels": label_counts(run.train_data),
+        "update": update,
+        **{name: value for name, value in config.to_dict().items() if name not in CHANGEABLE},
+        "lr": config.peak_lr,
+        "lr_factors": [config.lr_factor(place / 7) for place in range(8)],
+        "budget": asdict(budget),
+        "flops": plain(flops),
+        "policy": {**plain(policy), "code": source_code(policy)},
+        "optimizer": {"class": type(optimizer).__name__, "groups": plain(groups)},
+        "scheduler": plain(rates.scheduler),
+        "model": [[n, list(getattr(part, "shape", ()))] for n, part in model.state_dict().items()],
+        "model config": plain(own) if is_dataclass(own) else None,
+        "replay": plain(replay),
+        "criterion": {"name": plain(criterion), "code": source_code(criterion)},
+        "metrics": {each.name: source_code(each.function) for each in validator.metrics},
+        **{f"data.{name}": plain(getattr(data, name, None)) for name in LAYOUT},
+        "data.old": getattr(getattr(data, "data", None), "old_rows", None),
+        "data.labels": label_counts(data),
         "validation": [getattr(validation, "num_samples", None), label_counts(validation)],
     }
 
@@ -81,14 +100,6 @@ def label_counts(source: Any) -> dict[str, int] | None:
         return None
     values, counts = labels.unique(return_counts=True)
     return dict(zip(map(str, values.tolist()), counts.tolist(), strict=True))
-
-
-def first_losses(run: Trainer) -> list[float]:
-    """Losses of the first two training rows in eval mode, at the weights as they are."""
-    run.find_targets()  # refuses what does not fit
-    batch = run.batches.few(2).take(slice(0, 2)).to(run.device)
-    with evaluating(run.model, run.device):
-        return row_losses(run.criterion, run.forward(run.model, batch), batch.y).tolist()
 
 
 def check_same(then: Mapping[str, Any], now: Mapping[str, Any], where: object) -> None:

@@ -11,21 +11,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD, Adam, AdamW
 from torch.utils import _pytree as pytree
 
-from astkit import distributed
 from astkit.datasets.batch import Batch, map_tensors, tensors
 from astkit.profiling.ledger import Ledger
 from astkit.progress import warn
 from astkit.trainers.refusals import out_of_memory
-
-if TYPE_CHECKING:
-    from astkit.trainers.optimisation import Optimisation
 
 LAUNCH_BOUND = 1e12
 """FLOPs of a step up to which graphs="auto" records it: about 10 ms of a fast GPU's work."""
@@ -364,37 +359,3 @@ def _copied(part: Any) -> Any:
     if isinstance(part, Batch):
         return part._replace(index=None).map(_copied)
     return map_tensors(torch.clone, part)
-
-
-def choose_graphs(work: Optimisation, flops: float) -> StepGraphs | None:
-    """Graphs for steps of ``flops`` each, if ``work.config.graphs`` asks for them; or a warning."""
-    automatic = work.config.graphs == "auto"
-    reason = unsupported(work)
-    if reason is not None and not automatic:
-        warn(f"graphs is True, but {reason}: no step is recorded")
-    if reason is not None or (automatic and flops > LAUNCH_BOUND):
-        return None
-    return StepGraphs(work.model, work.optimizer, work.device, work.ledger)
-
-
-def unsupported(work: Optimisation) -> str | None:
-    """Why steps cannot be recorded; ``None`` if they may be."""
-    model, optimizer = work.model, work.optimizer
-    kind = type(optimizer).__name__
-    if work.device.type != "cuda" or any(not each.is_cuda for each in model.parameters()):
-        return "the model is not on a CUDA device"
-    if distributed.world() > 1 or work.wrapped is not model:
-        return "gradients are exchanged between processes"
-    if work.scaler is not None:
-        return "the loss scale of fp16 is read on the host: use bf16"
-    if work.micro_batch is not None or work.config.accumulation_steps > 1:
-        return (
-            "gradients are accumulated: leave micro_batch and accumulation_steps at their defaults"
-        )
-    if work.watching:
-        return "the policy reads what the model predicts for each row"
-    if type(optimizer) not in (Adam, AdamW, SGD):
-        return f"{kind} is not Adam, AdamW or SGD of torch"
-    if not getattr(optimizer, "_step_supports_amp_scaling", False):
-        return f"{kind} is not fused, so it cannot skip a step on the device: pass fused=True"
-    return None

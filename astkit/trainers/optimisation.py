@@ -19,7 +19,7 @@ from astkit.gating.selection import Predictions, predictions
 from astkit.profiling.ledger import Ledger
 from astkit.progress import warn
 from astkit.trainers.config import Rates, TrainConfig
-from astkit.trainers.graphs import StepGraphs, choose_graphs
+from astkit.trainers.graphs import LAUNCH_BOUND, StepGraphs
 from astkit.trainers.refusals import (
     NOTHING,
     check_parameters,
@@ -127,7 +127,7 @@ class ForwardPasses:
             return nullcontext()
         return torch.autocast(self.device.type, self._half)
 
-    def _call(self, model: Callable[..., Any], batch: Batch) -> Any:
+    def call(self, model: Callable[..., Any], batch: Batch) -> Any:
         """Outputs of ``model``, for inputs in its memory format."""
         x = batch.x
         if self.config.channels_last and isinstance(x, Tensor) and x.ndim == 4:
@@ -150,17 +150,17 @@ class ForwardPasses:
 
     def _outputs(self, model: Callable[..., Any], batch: Batch) -> Any:
         if self.micro_batch is None:
-            return self._call(model, batch)
-        return join([self._call(model, part) for _, part in self._parts(batch)])
+            return self.call(model, batch)
+        return join([self.call(model, part) for _, part in self.parts(batch)])
 
-    def _parts(self, batch: Batch) -> Iterator[tuple[slice, Batch]]:
+    def parts(self, batch: Batch) -> Iterator[tuple[slice, Batch]]:
         """Micro-batches of nearly equal size, so that BatchNorm is left no single row."""
-        rows, count = batch.rows, self.passes(batch.rows)
+        rows, count = batch.rows, self.count(batch.rows)
         for number in range(count):
             part = slice(rows * number // count, rows * (number + 1) // count)
             yield part, batch if count == 1 else batch.take(part)
 
-    def passes(self, rows: int) -> int:
+    def count(self, rows: int) -> int:
         """Number of micro-batches of a batch of so many rows."""
         return max(1, -(-rows // (self.micro_batch or rows or 1)))
 
@@ -190,10 +190,10 @@ class ForwardPasses:
 
     def _whole_pass(self, batch: Batch) -> Any:
         with self.autocast():
-            return self._call(self.training_pass, batch)
+            return self.call(self.training_pass, batch)
 
 
-class Optimisation(ForwardPasses):
+class Optimisation:
     """Model, criterion and optimizer of a run, and how a batch is trained on.
 
     A batch gives the gradient of ``sum(weight * loss) / normaliser``. Accumulated over several
@@ -213,6 +213,7 @@ class Optimisation(ForwardPasses):
             all learning rates, see `Rates`.
 
     Attributes:
+        passes: how the model is run; ``model``: without DistributedDataParallel.
         rates: learning rates; ``finite``: the check of losses and gradients; ``accumulated``:
             gradients that wait for a step.
         steps: optimizer steps that changed weights; ``skipped``: those skipped by the scaler.
@@ -233,7 +234,8 @@ class Optimisation(ForwardPasses):
         schedule_steps: int | None = None,
         lr_scale: float = 1.0,
     ) -> None:
-        super().__init__(model, config, torch.device(device))
+        self.passes = ForwardPasses(model, config, torch.device(device))
+        self.model = self.passes.model  # without DistributedDataParallel
         self.criterion, self.ledger = criterion, ledger or Ledger()
         check_trainable(self.model, optimizer)
         real = all(parameter.is_floating_point() for parameter in self.model.parameters())
@@ -241,7 +243,7 @@ class Optimisation(ForwardPasses):
             self.model.parameters(),
             lr=config.peak_lr,
             weight_decay=config.weight_decay,
-            fused=self.device.type in FUSED and real,
+            fused=self.passes.device.type in FUSED and real,
         )
         check_parameters(self.model, self.optimizer, criterion)
         self.rates = Rates(self.optimizer, config, scheduler, schedule_steps, lr_scale)
@@ -256,7 +258,7 @@ class Optimisation(ForwardPasses):
                 )
             # losses of accumulated batches are summed, not averaged
             first = 2.0**9 if config.accumulation_steps > 1 else 2.0**16
-            self.scaler = GradScaler(self.device.type, init_scale=first)
+            self.scaler = GradScaler(self.passes.device.type, init_scale=first)
         self.watching = watching
         self.steps = self.skipped = self.replayed = 0
         self.undecided = bool(config.graphs)
@@ -296,7 +298,7 @@ class Optimisation(ForwardPasses):
         self._predictions = []
         if normaliser is None:
             normaliser = float(batch.rows) if weight is None else weight.sum()
-        if self.graphs is not None:
+        if self.passes.graphs is not None:
             recorded = self._graph_step(batch, weight, normaliser)
             if recorded is not None:
                 return recorded
@@ -332,24 +334,24 @@ class Optimisation(ForwardPasses):
             for parameter in accumulated.parameters:
                 parameter.grad = None
         # sums are divided before the step; without accumulation, earlier and at no cost
-        accumulated.summed = summed or self.config.accumulation_steps > 1
+        accumulated.summed = summed or self.passes.config.accumulation_steps > 1
         divisor = 1.0 if accumulated.summed else _above_0(normaliser)
-        losses: Tensor = self.retry_smaller(self._passes, weight, batch, divisor)
+        losses: Tensor = self.passes.retry_smaller(self._gradient, weight, batch, divisor)
         accumulated.total = accumulated.total + normaliser
         accumulated.rows += len(losses)
         return losses
 
-    def _passes(self, weight: Tensor | None, batch: Batch, divisor: float | Tensor) -> Tensor:
+    def _gradient(self, weight: Tensor | None, batch: Batch, divisor: float | Tensor) -> Tensor:
         """Add the gradient of a batch; if it fails, those that waited are left as they were."""
         waiting = []
         if self.accumulated.rows:
             parameters = [p for p in self.model.parameters() if p.grad is not None]
             waiting = [(p, p.grad.clone()) for p in parameters if p.grad is not None]
         try:
-            if self.micro_batch is None:
+            if self.passes.micro_batch is None:
                 return self._backward(batch, weight, divisor)
             losses = []
-            for part, few in self._parts(batch):
+            for part, few in self.passes.parts(batch):
                 own = None if weight is None else weight[part]
                 with self._averaging(last=part.stop == batch.rows):
                     losses.append(self._backward(few, own, divisor))
@@ -362,14 +364,14 @@ class Optimisation(ForwardPasses):
 
     def _averaging(self, last: bool) -> AbstractContextManager[Any]:
         """Average the gradients of the processes once per batch, after its ``last`` part."""
-        if last or not isinstance(self.wrapped, nn.parallel.DistributedDataParallel):
+        if last or not isinstance(self.passes.wrapped, nn.parallel.DistributedDataParallel):
             return nullcontext()
-        return self.wrapped.no_sync()
+        return self.passes.wrapped.no_sync()
 
     def _backward(self, batch: Batch, weight: Tensor | None, divisor: float | Tensor) -> Tensor:
         with self.ledger.phase("forward"):
-            with self.autocast():
-                outputs = self._call(self.training_pass, batch)
+            with self.passes.autocast():
+                outputs = self.passes.call(self.passes.training_pass, batch)
             losses = row_losses(self.criterion, outputs, batch.y)
             if self.watching:
                 self._predictions.append(predictions(outputs, batch.y))
@@ -393,22 +395,27 @@ class Optimisation(ForwardPasses):
     def decide(self, flops: float) -> None:
         """Record the steps from here on, if ``config.graphs`` says so for one of ``flops``."""
         self.undecided = False
-        self.use(choose_graphs(self, flops))
+        automatic, reason = self.passes.config.graphs == "auto", unsupported(self)
+        if reason is not None and not automatic:
+            warn(f"graphs is True, but {reason}: no step is recorded")
+        if reason is None and not (automatic and flops > LAUNCH_BOUND):
+            device = self.passes.device
+            self.passes.use(StepGraphs(self.model, self.optimizer, device, self.ledger))
 
     def _graph_step(
         self, batch: Batch, weight: Tensor | None, normaliser: float | Tensor
     ) -> Tensor | None:
         """As `train`, by a graph; ``None`` if the batch is not for one."""
-        assert self.graphs is not None
+        assert self.passes.graphs is not None
         empty = not isinstance(normaliser, Tensor) and not normaliser
         if batch.rows < 2 or empty or self.accumulated.rows or self.pending:
             return None
-        taken, replayed = self.steps, self.graphs.replayed
-        done = self.graphs.step(self._whole_step, batch, weight, normaliser)
+        taken, replayed = self.steps, self.passes.graphs.replayed
+        done = self.passes.graphs.step(self._whole_step, batch, weight, normaliser)
         if done is None:
             return None
         losses, stepped = done
-        self.replayed += self.graphs.replayed - replayed
+        self.replayed += self.passes.graphs.replayed - replayed
         self.steps = taken + stepped
         if stepped:
             self.rates.after_step()
@@ -448,7 +455,7 @@ class Optimisation(ForwardPasses):
     def end_batch(self) -> None:
         """Count a batch; step after every ``accumulation_steps`` batches."""
         self.accumulated.pending += 1
-        if self.accumulated.pending >= self.config.accumulation_steps:
+        if self.accumulated.pending >= self.passes.config.accumulation_steps:
             with self.ledger.phase("optimizer"):
                 self.flush()
 
@@ -480,7 +487,7 @@ class Optimisation(ForwardPasses):
         norm, known = nn.utils.get_total_norm(values), math.inf
         if self.scaler is None:  # which checks for overflow itself
             known = self.finite.check(norm, "gradient's norm")
-        clip_norm = self.config.clip_norm
+        clip_norm = self.passes.config.clip_norm
         if clip_norm is not None and known + 1e-6 > clip_norm:  # else torch would multiply by 1
             nn.utils.clip_grads_with_norm_(trained, clip_norm, norm)
         if self.scaler is not None:
@@ -509,10 +516,10 @@ class Optimisation(ForwardPasses):
 
     def release(self) -> None:
         """Leave the optimizer and the gradients as they were before the run; free the graphs."""
-        if self.graphs is not None:
-            self.graphs.drop()
-        self.use(None)
-        self.undecided = bool(self.config.graphs)
+        if self.passes.graphs is not None:
+            self.passes.graphs.drop()
+        self.passes.use(None)
+        self.undecided = bool(self.passes.config.graphs)
         self.rates.restore()
         if hasattr(self.optimizer, "found_inf"):  # else it would never step again
             del self.optimizer.found_inf
@@ -525,8 +532,8 @@ class Optimisation(ForwardPasses):
 
     def load_weights(self, state: Mapping[str, Any]) -> None:
         """Restore what `weights` returned; raises ``ValueError`` for another optimizer."""
-        if self.graphs is not None:
-            self.graphs.drop()
+        if self.passes.graphs is not None:
+            self.passes.graphs.drop()
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         for parameter, entry in self.optimizer.state.items():
@@ -539,7 +546,7 @@ class Optimisation(ForwardPasses):
         state: dict[str, Any] = {
             "steps": self.steps,
             "skipped": self.skipped,
-            "micro_batch": self.micro_batch,
+            "micro_batch": self.passes.micro_batch,
         }
         if self.scaler is not None:
             state["scaler"] = self.scaler.state_dict()
@@ -557,13 +564,13 @@ class Optimisation(ForwardPasses):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore ``state``."""
-        if self.graphs is not None:
-            self.graphs.drop()
+        if self.passes.graphs is not None:
+            self.passes.graphs.drop()
         self.model.zero_grad(set_to_none=True)
         self.finite.broken = None
         self.accumulated.clear()
         self.steps, self.skipped = state["steps"], state["skipped"]
-        self.micro_batch = state["micro_batch"]  # that was found to fit
+        self.passes.micro_batch = state["micro_batch"]  # that was found to fit
         if self.scaler is not None and "scaler" in state:
             self.scaler.load_state_dict(state["scaler"])
         self.rates.load_state_dict(state)
@@ -585,3 +592,26 @@ def _above_0(total: float | Tensor) -> float | Tensor:
     if isinstance(total, Tensor):
         return torch.where(total == 0, 1.0, total)
     return total or 1.0
+
+
+def unsupported(work: Optimisation) -> str | None:
+    """Why steps cannot be recorded; ``None`` if they may be."""
+    model, optimizer = work.model, work.optimizer
+    kind = type(optimizer).__name__
+    if work.passes.device.type != "cuda" or any(not each.is_cuda for each in model.parameters()):
+        return "the model is not on a CUDA device"
+    if distributed.world() > 1 or work.passes.wrapped is not model:
+        return "gradients are exchanged between processes"
+    if work.scaler is not None:
+        return "the loss scale of fp16 is read on the host: use bf16"
+    if work.passes.micro_batch is not None or work.passes.config.accumulation_steps > 1:
+        return (
+            "gradients are accumulated: leave micro_batch and accumulation_steps at their defaults"
+        )
+    if work.watching:
+        return "the policy reads what the model predicts for each row"
+    if type(optimizer) not in (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD):
+        return f"{kind} is not Adam, AdamW or SGD of torch"
+    if not getattr(optimizer, "_step_supports_amp_scaling", False):
+        return f"{kind} is not fused, so it cannot skip a step on the device: pass fused=True"
+    return None

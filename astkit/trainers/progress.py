@@ -5,44 +5,63 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Generator
 from contextlib import closing
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 from astkit.progress import Bar
-from astkit.trainers.history import StepRecord
-
-if TYPE_CHECKING:
-    from astkit.trainers.trainer import Trainer
+from astkit.trainers.config import Budget
+from astkit.trainers.history import History, StepRecord
 
 PER_EPOCH = 10  # updates
 
-Show = Callable[["Trainer"], None]
+
+class Run(Protocol):
+    """What is shown of a `Trainer`."""
+
+    budget: Budget
+    step: int
+    progress: float
+
+    @property
+    def epoch(self) -> int:
+        """The current epoch, counted from 0."""
+
+    @property
+    def history(self) -> History:
+        """The records of the run."""
+
+    def steps(self) -> Generator[StepRecord]:
+        """Train, and yield a record after each batch and epoch."""
 
 
-def show_nothing(trainer: Trainer) -> None:
+Show = Callable[[Any], None]
+"""Called with a run."""
+
+
+def show_nothing(run: Run) -> None:
     """Does nothing."""
 
 
-def state_of(trainer: Trainer) -> str:
+def state_of(run: Run) -> str:
     """The current epoch and the latest loss known, such as "epoch 3/8, loss 0.123"."""
-    words = f"epoch {trainer.epoch + 1}"
-    if trainer.budget.epochs is not None:
-        epochs = math.ceil(trainer.budget.epochs)
-        words = f"epoch {min(trainer.epoch + 1, epochs)}/{epochs}"
-    steps = trainer.history.steps
+    words = f"epoch {run.epoch + 1}"
+    if run.budget.epochs is not None:
+        epochs = math.ceil(run.budget.epochs)
+        words = f"epoch {min(run.epoch + 1, epochs)}/{epochs}"
+    steps = run.history.steps
     if steps and steps[-1]["loss"] is not None:
         words += f", loss {steps[-1]['loss']:.3g}"
     return words
 
 
-def follow(trainer: Trainer, show: Show) -> Generator[StepRecord]:
-    """The records of ``trainer.steps()``; ``show`` is called `PER_EPOCH` times an epoch."""
+def follow(run: Run, show: Show) -> Generator[StepRecord]:
+    """The records of ``run.steps()``; ``show`` is called `PER_EPOCH` times an epoch."""
     shown = 0
-    with closing(trainer.steps()) as steps:
+    with closing(run.steps()) as steps:
         for record in steps:
             over = record.phase == "epoch"
             part = 0 if over else int(PER_EPOCH * record.metrics["of_epoch"])
             if over or shown < part < PER_EPOCH:
-                show(trainer)
+                show(run)
             shown = part
             yield record
 
@@ -50,12 +69,12 @@ def follow(trainer: Trainer, show: Show) -> Generator[StepRecord]:
 class TrainingBar(Bar):
     """Epoch, loss, batches a second and time left of a run."""
 
-    def __init__(self, trainer: Trainer, shown: bool | None = None) -> None:
-        super().__init__(shown, unit="batch", initial=trainer.step, desc=state_of(trainer))
+    def __init__(self, run: Run, shown: bool | None = None) -> None:
+        super().__init__(shown, unit="batch", initial=run.step, desc=state_of(run))
 
-    def show(self, trainer: Trainer) -> None:
-        """Move to where ``trainer`` is."""
-        if trainer.progress:
-            self.total = round(trainer.step / trainer.progress)
-        self.set_description(state_of(trainer), refresh=False)
-        self.update(trainer.step - self.n)
+    def show(self, run: Run) -> None:
+        """Move to where ``run`` is."""
+        if run.progress:
+            self.total = round(run.step / run.progress)
+        self.set_description(state_of(run), refresh=False)
+        self.update(run.step - self.n)

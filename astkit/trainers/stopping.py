@@ -1,16 +1,11 @@
-"""Ends of a run other than its budget: an interrupt, and the time budget of the process."""
+"""The time budget of a process, at whose end a run ends before its own."""
 
 from __future__ import annotations
 
 import math
 import os
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 
 from astkit import distributed
 
@@ -45,27 +40,3 @@ def time_is_up() -> bool:
     if not limit >= 0:
         raise ValueError(f"{TIME_BUDGET} is {hours!r}: give a number of hours, 0 or more")
     return limit > 0 and distributed.total(time.monotonic() - _BEGUN >= limit)[0] > 0
-
-
-@contextmanager
-def deferred_interrupt() -> Iterator[Callable[[], bool]]:
-    """Hold an interrupt (SIGINT) back within a block; yields whether one was received.
-
-    A second interrupt takes effect at once, as for a loader that hangs.
-    """
-    before, received = signal.getsignal(signal.SIGINT), False
-    if not callable(before) or threading.current_thread() is not threading.main_thread():
-        yield lambda: False
-        return
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        nonlocal received
-        if received:
-            before(number, frame)
-        received = True
-
-    signal.signal(signal.SIGINT, handle)
-    try:
-        yield lambda: received
-    finally:
-        signal.signal(signal.SIGINT, before)

@@ -7,6 +7,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from itertools import chain
+from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
@@ -21,32 +22,41 @@ from astkit.datasets import BatchSource, as_loader
 from astkit.datasets.batch import Batch
 from astkit.datasets.foreign import check_unshuffled
 from astkit.datasets.joined import joined
-from astkit.gating.losses import Criterion, cross_entropy_rows, token_losses
+from astkit.gating.losses import Criterion, cross_entropy_rows, row_losses, token_losses
 from astkit.gating.policy import Policy, as_policy
 from astkit.gating.selection import Scored, evaluating
 from astkit.gating.targets import Targets
+from astkit.interrupts import deferred_interrupt
 from astkit.profiling.energy import EnergyMeter
 from astkit.profiling.flops import BatchFlops, Costs, RowFlops, count_flops, shape_of
 from astkit.profiling.ledger import Ledger, synchronizer
 from astkit.trainers.batches import Batches
-from astkit.trainers.checkpoint import Checkpoints
+from astkit.trainers.checkpoint import Checkpoints, of_a_run
 from astkit.trainers.config import Budget, TrainConfig, choose_config, choose_device
-from astkit.trainers.evaluation import Evaluation, Measured, Metrics, check_undivided
+from astkit.trainers.evaluation import (
+    Evaluation,
+    Measured,
+    Metric,
+    Metrics,
+    Validator,
+    check_undivided,
+)
 from astkit.trainers.fingerprint import describe_run
 from astkit.trainers.first_batch import check_batch, check_rows_known, initialise
 from astkit.trainers.history import History, Observer, StepRecord
 from astkit.trainers.optimisation import Optimisation
 from astkit.trainers.progress import TrainingBar, follow
 from astkit.trainers.reports import Reports
-from astkit.trainers.run_checkpoints import RunCheckpoints
-from astkit.trainers.run_state import RunState
 from astkit.trainers.steering import Event, Steering
 from astkit.trainers.step import StepResult
-from astkit.trainers.stopping import TIME_BUDGET, TimeIsUp, deferred_interrupt, time_is_up
-from astkit.trainers.validation import Validator
+from astkit.trainers.stopping import TIME_BUDGET, TimeIsUp, time_is_up
+
+COUNTS = ("step", "progress", "done")
+STATEFUL = ("policy", "batches", "optimisation", "ledger", "reports", "steering", "validator")
+"""What a checkpoint saves of a run: plain values, and parts with a state."""
 
 
-class Trainer(RunState):
+class Trainer:
     """Trains ``model`` until the budget is spent: ``Trainer(...).run()``.
 
     Example::
@@ -141,50 +151,88 @@ class Trainer(RunState):
             raise ValueError("epochs and budget: give one of them, such as epochs=10")
         if resume and checkpoints is None:
             raise ValueError("resume is True, but checkpoints is not set: pass the folder")
-        config = choose_config(config, lr, batch_size, optimizer)
+        self.config = config = choose_config(config, lr, batch_size, optimizer)
+        self.budget = budget or Budget(epochs=epochs)
         device, seed = choose_device(device), config.seed
         train = train if target is None else joined(train, target)
         source = as_loader(train, device, config.batch_size, seed=seed)
-        validator = Validator(validation, metrics, device, config, validates, stop_after)
-        policy = as_policy(policy, seed) or Policy()
-        batches = Batches(source, policy, validator.source, device, seed)
-        initialise(model, batches.peek, device, seed)
-        ledger = Ledger(synchronize=synchronizer(device), meter=meter)
-        reports = Reports(History(), observers, config.report_every)
-        predictions = policy.observes and policy.needs_outputs
-        optimisation = Optimisation(
+        self.validator = Validator(validation, metrics, device, config, validates, stop_after)
+        self.policy = policy = as_policy(policy, seed) or Policy()
+        self.batches = Batches(source, policy, self.validation, device, seed)
+        initialise(model, self.batches.peek, device, seed)
+        self.ledger = Ledger(synchronize=synchronizer(device), meter=meter)
+        self.reports = Reports(History(), observers, config.report_every)
+        self.optimisation = Optimisation(
             model,
             config,
             criterion,
             optimizer,
             scheduler,
             device,
-            ledger,
-            watching=predictions or reports.need_outputs,
+            self.ledger,
+            watching=(policy.observes and policy.needs_outputs) or self.reports.need_outputs,
             schedule_steps=schedule_steps,
             lr_scale=lr_scale,
         )
-        super().__init__(
-            config=config,
-            budget=budget or Budget(epochs=epochs),
-            policy=policy,
-            batches=batches,
-            validator=validator,
-            optimisation=optimisation,
-            ledger=ledger,
-            costs=Costs(optimisation.model, flops),
-            reports=reports,
-            steering=Steering(policy, replay),
-            saves=None if checkpoints is None else RunCheckpoints(checkpoints),
-        )
-        features = None
-        if hasattr(validator.source, "order"):
-            assert validator.source is not None
-            features = ModelFeatures(self.model, source, validator.source, device, self.scorable)
-        batches.epoch.inform(features, self.budget.flops)
+        self.model = self.optimisation.model  # without DistributedDataParallel
+        self.costs = Costs(self.model, flops)
+        self.steering = Steering(policy, replay)
+        features, held = None, self.validation
+        if held is not None and hasattr(held, "order"):
+            features = ModelFeatures(self.model, source, held, device, self.scorable)
+        self.batches.epoch.inform(features, self.budget.flops)
         self.targets: Targets | None = None
+        self.step, self.progress, self.done = 0, 0.0, False
+        self.saves = None if checkpoints is None else of_a_run(checkpoints)
         if self.saves is not None:
-            self._open(self.saves, describe_run(self), resume)
+            self._open(self.saves, resume)
+
+    def __repr__(self) -> str:
+        size = sum(parameter.numel() for parameter in self.model.parameters())
+        return (
+            f"Trainer({type(self.model).__name__} with {size:,} parameters on {self.device},"
+            f" {type(self.policy).__name__}, step {self.step}, {self.progress:.0%} of the budget)"
+        )
+
+    @property
+    def criterion(self) -> Criterion:
+        """One loss per row."""
+        return self.optimisation.criterion
+
+    @property
+    def optimizer(self) -> Optimizer:
+        """The optimizer."""
+        return self.optimisation.optimizer
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the model and the batches."""
+        return self.batches.device
+
+    @property
+    def history(self) -> History:
+        """The records of the run."""
+        return self.reports.history
+
+    @property
+    def train_data(self) -> BatchSource:
+        """The training data as batches."""
+        return self.batches.undivided
+
+    @property
+    def validation(self) -> BatchSource | None:
+        """The validation data as batches."""
+        return self.validator.source
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        """The further metrics."""
+        return self.validator.metrics
+
+    @property
+    def epoch(self) -> int:
+        """The current epoch, counted from 0."""
+        return self.batches.epoch.number
 
     # --- the loop ---
 
@@ -321,7 +369,7 @@ class Trainer(RunState):
 
         Used for scoring and evaluation, and for a second model that a score asks.
         """
-        return self.optimisation.outputs(model, batch)
+        return self.optimisation.passes.outputs(model, batch)
 
     def train_batch(self, batch: Batch, weight: Tensor | None) -> StepResult:
         """Choose rows of ``batch`` if the policy does, and train on them.
@@ -371,12 +419,12 @@ class Trainer(RunState):
         """FLOPs of ``batch`` in ``model``; not called where ``flops`` says them."""
         full = torch.autocast(self.device.type, enabled=False)  # for the criterion, as in training
         criterion = full(partial(token_losses, self.criterion))
-        with self.optimisation.autocast():
+        with self.optimisation.passes.autocast():
             return count_flops(model, batch.x, batch.y, criterion)
 
     def passes(self, rows: int) -> int:
         """Number of forward passes in which so many rows of a batch are computed."""
-        return self.optimisation.passes(rows)
+        return self.optimisation.passes.count(rows)
 
     # --- what a step cost and found ---
 
@@ -406,6 +454,13 @@ class Trainer(RunState):
         if self.policy.chooses:
             with rng.isolated(self.device, self.config.seed, "check"):
                 self.policy.choose_from(self.scored(batch))
+
+    def first_losses(self) -> list[float]:
+        """Losses of the first two training rows in eval mode, at the weights as they are."""
+        self.find_targets()  # refuses what does not fit
+        batch = self.batches.few(2).take(slice(0, 2)).to(self.device)
+        with evaluating(self.model, self.device):
+            return row_losses(self.criterion, self.forward(self.model, batch), batch.y).tolist()
 
     def cost(self, batch: Batch, model: nn.Module | None = None) -> BatchFlops:
         """FLOPs of ``batch``, counted once per shape of its rows.
@@ -501,6 +556,18 @@ class Trainer(RunState):
 
     # --- reports and steering ---
 
+    def report(self) -> None:
+        """Send the records since the last report to the observers; waits for the device."""
+        self.optimisation.check()  # raises if a loss or gradient was not finite
+        if self.reports.unseen:
+            self.ledger.settle()
+            energy = self.ledger.energy()
+            shown = {}
+            if self.policy.chooses:
+                shown["origin_units"] = self.ledger.origin_energy_units
+                shown["origin_units_dense"] = self.ledger.origin_energy_units_dense
+            self.reports.send(shown, joules=energy.joules, joules_reason=energy.reason)
+
     def steer(self, name: str, value: Any) -> None:
         """Change a setting of the policy before the next batch; thread-safe.
 
@@ -544,7 +611,7 @@ class Trainer(RunState):
         stopped = self.validator.should_stop(validated, self.model)
         self.done = stopped or self.progress >= 1.0
         if self.done:
-            self.validator.restore(self.model)
+            self.validator.best.restore(self.model)
             self.steering.end(self.step)
         return record
 
@@ -596,3 +663,68 @@ class Trainer(RunState):
                     self.ledger.note(cost, evaluated=mine.rows, passes=self.passes(mine.rows))
                     evaluation.add(mine, self.forward(self.model, mine))
         return evaluation.result()
+
+    # --- what is saved ---
+
+    def describe(self) -> dict[str, Any]:
+        """What identifies the run, as plain values; another one is not resumed."""
+        return describe_run(
+            type(self).__name__,
+            self.optimisation,
+            self.budget,
+            self.policy,
+            self.batches,
+            self.validator,
+            flops=self.costs.flops,
+            replay=self.steering.replay,
+            update=getattr(self, "update", None),
+        )
+
+    def _save(self) -> Path | None:
+        """Save the current state, unless it is saved already; returns the folder."""
+        if self.saves is None:
+            return None
+        place = self._place()
+        if place != self.saves.place:
+            self.policy.exchange()
+            self.report()
+            self.ledger.pool()
+            self.reports.sync()
+            state = {**self.optimisation.weights(), "trainer": self.state_dict()}
+            self.saves.write(state, place)
+        return self.saves.folder
+
+    def _place(self) -> tuple[object, ...]:
+        return self.step, self.epoch, self.done, dict(self.steering.requested)
+
+    def _open(self, saves: Checkpoints, resume: bool) -> None:
+        """Continue from the newest checkpoint if requested."""
+        found = saves.open(self.describe(), resume)
+        if found is None:
+            return
+        path, state = found
+        try:
+            self.optimisation.load_weights(state)
+            self.load_state_dict(state["trainer"])
+        except Exception as error:
+            what = f"{type(error).__name__}: {error}".splitlines()[-1].strip()
+            raise ValueError(
+                f"{path} does not hold the state of this run ({what}): restore what has changed, or"
+                " choose another folder"
+            ) from error
+        saves.place = self._place()
+
+    def state_dict(self) -> dict[str, Any]:
+        """State of the run without weights and optimizer.
+
+        No RNG state is needed: random numbers depend on seed, step and purpose only.
+        """
+        counts = {name: getattr(self, name) for name in COUNTS}
+        return counts | {name: getattr(self, name).state_dict() for name in STATEFUL}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore ``state``; the caller restores model and optimizer."""
+        for name in COUNTS:
+            setattr(self, name, state[name])
+        for name in STATEFUL:
+            getattr(self, name).load_state_dict(state[name])

@@ -2,4 +2,4 @@
 
 from astkit.widgets.board import LiveBoard as LiveBoard
 from astkit.widgets.dashboard import Dashboard as Dashboard
-from astkit.widgets.dashboard import Run as Run
+from astkit.widgets.run import Run as Run

@@ -8,16 +8,14 @@ import sys
 import time
 from bisect import bisect_right
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from astkit.gating import Gate
 from astkit.names import REGISTRIES, resolve
 from astkit.widgets.board import LiveBoard
-
-if TYPE_CHECKING:
-    from astkit.widgets.dashboard import Run
+from astkit.widgets.run import Run
 
 SEND_S = 0.1  # minimum time between two messages to the widget
 FRAME_S = 2.0  # minimum time between two pictures

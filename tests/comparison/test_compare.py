@@ -463,7 +463,7 @@ NEEDS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a target": ({"policies": ["infobatch", "aim"]}, "the target has 24 rows, too few"),
     "scores": (
-        {"policies": ["infobatch", {"name": "subset", "scores": torch.rand(9), "rate": 0.5}]},
+        {"policies": ["infobatch", {"name": "weighted", "weights": torch.rand(9)}]},
         "9",
     ),
 }

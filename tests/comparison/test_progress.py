@@ -73,7 +73,7 @@ def test_a_comparison_shows_forecast_baseline_and_runs(
     monkeypatch.setattr(tqdm.std, "time", lambda: next(time))
     x = torch.randn(200, 3, generator=torch.Generator().manual_seed(0))
     data = TensorDataset(x, (x[:, 0] > 0).long())
-    policies = ["auto", {"name": "subset", "scores": x[:, 0], "rate": 0.5}]
+    policies = ["auto", {"name": "gate", "rate": 0.5}]
     options: dict[str, Any] = {"policies": policies, "seeds": 1, "epochs": 1}
     astkit.compare(lambda: nn.Linear(3, 2), data, data, data, **options)
     words = dict.fromkeys(each.split(":")[0].strip() for each in screen.getvalue().split("\r"))

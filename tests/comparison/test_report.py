@@ -146,7 +146,7 @@ def test_the_figures_show_what_the_verdicts_say(rows: Rows) -> None:
     rows = copy.deepcopy(rows)
     for row in rows[5:10]:
         row["flops"] = 85.0
-    forest, costs = pictures(rows, judge(rows)).values()
+    forest, costs = pictures(rows, judge(rows), judge(rows, controls=True)).values()
     (axis,) = forest.axes
     assert axis.get_xlabel() == "difference of accuracy (points), better to the right"
     names = [text.get_text().replace("\n", " ") for text in axis.get_yticklabels()]

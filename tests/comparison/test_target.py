@@ -13,7 +13,7 @@ from torch.utils.data import TensorDataset
 
 from astkit import Comparison, Trainer
 from astkit.comparison import training
-from astkit.comparison.report import gains_on_target, results
+from astkit.comparison.report import results
 from astkit.comparison.tables import boosted_trees
 from astkit.datasets.joined import joined, set_aside, shared_with_target
 from astkit.datasets.table import Table
@@ -56,7 +56,9 @@ def test_the_target_alone_ends_with_its_best_weights(report: Comparison) -> None
     assert frame.loc["target alone", ["best_step", "best_flops"]].notna().all()
     assert frame.loc["dense", ["best_step", "best_flops"]].isna().all()
     assert any(note.startswith("target alone: best at step") for note in report.notes)
-    shown = results(report.entries, report.verdicts, report.metric).set_index("policy")
+    shown = results(report.entries, report.verdicts, report.metric, report.controls).set_index(
+        "policy"
+    )
     steps = ", ".join(str(e["best_step"]) for e in report.entries if e["policy"] == "target alone")
     assert shown.loc["target alone", "best at step"] == f"{steps} of {first['steps']}"
     assert shown.loc["dense", "best at step"] == "–"
@@ -120,10 +122,14 @@ def entries(both: list[float], higher: bool) -> list[dict[str, Any]]:
 
 
 def test_the_first_line_says_what_training_on_both_gains() -> None:
-    (line,) = gains_on_target(entries([7.4, 7.6, 7.5, 7.8], higher=False))
+    def lines(both: list[float], higher: bool) -> list[str]:
+        made = {"entries": entries(both, higher), "metric": "RMSE", "higher": higher}
+        return Comparison(made, Path("nowhere")).before
+
+    (line,) = lines([7.4, 7.6, 7.5, 7.8], higher=False)
     assert line.startswith("training on both: RMSE 25.4 % lower [23.9, ")
-    assert gains_on_target(entries([7.4, 7.6, 7.5, 7.8], higher=True)) == []
-    assert gains_on_target(entries([7.4, 13.6, 7.5, 12.8], higher=False)) == []
+    assert lines([7.4, 7.6, 7.5, 7.8], higher=True) == []
+    assert lines([7.4, 13.6, 7.5, 12.8], higher=False) == []
 
 
 def table(rows: int, seed: int, shift: float = 0.0) -> pd.DataFrame:

@@ -267,11 +267,6 @@ def test_without_one_package_there_is_no_total(tmp_path, monkeypatch, packages):
     assert f"has {packages} CPU packages" in reading.reason
 
 
-def test_auto_is_the_accelerator_or_the_cpu():
-    named = "cuda" if torch.cuda.is_available() else "cpu"
-    assert EnergyMeter("auto")._missing == EnergyMeter(named)._missing
-
-
 def test_auto_is_the_gpu_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     for gpu, kind in ((True, "cuda"), (False, "cpu")):
         monkeypatch.setattr(torch.cuda, "is_available", lambda gpu=gpu: gpu)

@@ -1,4 +1,4 @@
-"""A small notebook that logs, fails, dies or waits on demand, and executions that are played."""
+"""A small notebook that fails on demand, and executions that are played."""
 
 from __future__ import annotations
 
@@ -17,28 +17,13 @@ names = ["a", "b"]  # a list
 mode = "plain"  # a text
 root = None  # anything
 live: bool = True  # a switch
-log = ""  # file that each run appends its parameters to
+log = ""  # a file
 fails = []  # rate and seed of the run that fails
-dies = []  # rate and seed of the run whose kernel is killed the first time
-wait = 0.1  # seconds
 """
 
 WORK = """\
-import os
-import signal
-import time
-from pathlib import Path
-
-folder = Path(os.environ["ASTKIT_RUN"])
-if log:
-    with open(log, "a") as file:
-        file.write(f"{rate} {seed} {os.getppid()}\\n")
-time.sleep(wait)
 if [rate, seed] == fails:
     raise ValueError(f"seed {seed}\\nis unlucky")
-if [rate, seed] == dies and not (folder / "died").exists():
-    (folder / "died").touch()
-    os.kill(os.getpid(), signal.SIGKILL)
 """
 
 

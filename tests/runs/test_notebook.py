@@ -22,7 +22,7 @@ from tests.runs.sweeping import error, process, root, toy  # noqa: F401 (fixture
 
 # ruff: noqa: F811
 DEFAULTS = {"rate": 0.1, "seed": 0, "names": ["a", "b"], "mode": "plain", "root": None}
-DEFAULTS |= {"live": True, "log": "", "fails": [], "dies": [], "wait": 0.1}
+DEFAULTS |= {"live": True, "log": "", "fails": []}
 
 
 @pytest.fixture

@@ -3,15 +3,11 @@
 import collections
 import itertools
 import re
-import signal
-import subprocess
-import sys
 import threading
 import time
 
 import numpy as np
 import pytest
-from filelock import FileLock
 
 from astkit.runs import sweep
 from astkit.runs.notebook import Notebook
@@ -122,46 +118,3 @@ def test_two_sweeps_share_the_work(toy, root, process):
     assert len(list(root.iterdir())) == len(counts)
     for outcomes in results:
         assert {done.status for done in outcomes} <= {"complete", "busy"}
-
-
-@pytest.mark.full
-def test_runs_one_failing_one_killed_and_an_interrupt(toy, root, tmp_path):
-    """A second call of an interrupted sweep runs what is left, and nothing that is complete."""
-    log, output, count, bad = tmp_path / "log", tmp_path / "output", 12, (0.2, 3)
-    options = ["rate=0.05,0.1,0.2", "seed=0,1,2,3", f"log={log}", "fails=[0.2,3]", "dies=[0.05,1]"]
-    command = [sys.executable, "-m", "astkit", "run", str(toy)]
-    command += [word for option in options for word in ("-p", option)] + ["--runs", str(root)]
-    with output.open("w") as file:
-        first = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT)
-        end = time.monotonic() + 300
-        while not re.search(rf"^4/{count}  ", output.read_text(), re.MULTILINE):
-            assert time.monotonic() < end
-            assert first.poll() is None, output.read_text()
-            time.sleep(0.05)
-        first.send_signal(signal.SIGINT)
-        assert first.wait(60) == 130
-    assert "interrupted; started again, it resumes" in output.read_text()
-    assert "Traceback" not in output.read_text()
-    for folder in root.iterdir():  # nobody works on any of them any more
-        with FileLock(folder / ".lock", timeout=10):
-            pass
-    complete = {run for run, status in statuses(root).items() if status == "complete"}
-    assert len(complete) < count - 1
-    second = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert second.returncode == 1, second.stderr
-    assert re.search(r"failed  rate=0.2  seed=3 .*ValueError: seed 3 is", second.stdout)
-    assert set(statuses(root)) == set(itertools.product(RATES, SEEDS))
-    begun = collections.Counter(
-        tuple(map(float, x.split()[:2])) for x in log.read_text().splitlines()
-    )
-    # a kernel that is killed in the first sweep is made up for in the second, and else in a third
-    allowed = {bad} if begun[0.05, 1] > 1 else {bad, (0.05, 1)}
-    assert {run for run, status in statuses(root).items() if status != "complete"} == allowed
-    assert {begun[run] for run in complete} <= {1}
-    assert begun.total() <= count + 1 + 1 + 2  # killed, failed, and the two that were interrupted
-
-
-def statuses(root):
-    """Status of each run, by its rate and seed."""
-    records = [Record(path.parent) for path in root.glob("*/config.json")]
-    return {(r.config["parameters"]["rate"], r.config["seed"]): r.status for r in records}

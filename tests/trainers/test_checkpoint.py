@@ -28,6 +28,7 @@ from astkit import Gate, Loader
 from astkit.datasets import load
 from astkit.trainers import Checkpoints, TimeIsUp, TrainConfig, Trainer, checkpoint
 from astkit.trainers.checkpoint import DamagedError
+from tests import build as builder
 from tests.trainers.states import Records, leave_after, same, timeless
 
 DIGITS = load("digits")[0]
@@ -36,11 +37,7 @@ PAIRS = TensorDataset(TRAIN.images.float(), TRAIN.labels)
 
 
 def network(width: int = 8) -> nn.Module:
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        return nn.Sequential(
-            nn.Flatten(), nn.Linear(64, width), nn.Dropout(), nn.ReLU(), nn.Linear(width, 10)
-        )
+    return builder.network(64, 10, width, nn.Dropout(), nn.ReLU())
 
 
 def build(folder: Path, resume: bool = False, **options: Any) -> Any:

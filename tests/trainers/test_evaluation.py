@@ -16,8 +16,7 @@ from astkit import distributed
 from astkit.datasets import Batch, Loader, as_loader
 from astkit.gating import cross_entropy_rows
 from astkit.trainers import Metric, TrainConfig, Trainer
-from astkit.trainers.evaluation import wilson_interval
-from astkit.trainers.validation import sampled_rows
+from astkit.trainers.evaluation import sampled_rows, wilson_interval
 from tests.gating.syncs import Syncs
 from tests.trainers.states import Given
 

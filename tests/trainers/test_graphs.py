@@ -23,7 +23,8 @@ from torch.utils.data import TensorDataset
 from astkit import rng
 from astkit.datasets import Batch
 from astkit.trainers import Budget, TrainConfig, Trainer
-from astkit.trainers.graphs import LAUNCH_BOUND, SHAPES, WARMUP, StepGraphs, unsupported
+from astkit.trainers.graphs import LAUNCH_BOUND, SHAPES, WARMUP, StepGraphs
+from astkit.trainers.optimisation import unsupported
 
 GATE = {"name": "gate", "rate": 0.3, "controller": "top_k"}
 
@@ -63,7 +64,7 @@ class Graphs(StepGraphs):
         self.made: list[Repeated] = []
         self.beside = 0
         work = trainer.optimisation
-        super().__init__(work.model, work.optimizer, work.device, work.ledger)
+        super().__init__(work.model, work.optimizer, work.passes.device, work.ledger)
 
     @contextmanager
     def _beside(self) -> Iterator[None]:
@@ -134,7 +135,7 @@ def trainer(graphs: Any = True, make: Any = adamw, model: Any = None, **options:
     own = {"budget": Budget(steps=60), "batch_size": 32, "device": "cpu", "config": config}
     run = Trainer(model, data(), optimizer=optimizer, **{**own, **options})
     if graphs:
-        run.optimisation.graphs = Graphs(run)
+        run.optimisation.passes.graphs = Graphs(run)
     return run
 
 
@@ -157,7 +158,7 @@ def test_recorded_steps_equal_eager_ones(policy: Any, make: Any, schedule: str) 
     if schedule != "none":
         options["scheduler"] = SCHEDULERS[schedule]
     eager, recorded = trainer(False, **options), trainer(**options)
-    graphs = recorded.optimisation.graphs
+    graphs = recorded.optimisation.passes.graphs
     for run in (eager, recorded):
         run.run()
     assert difference(eager.model, recorded.model) < 1e-7
@@ -172,7 +173,7 @@ def test_recorded_steps_equal_eager_ones(policy: Any, make: Any, schedule: str) 
 def test_each_shape_is_recorded_after_its_warm_up(policy: Any, sizes: int) -> None:
     # batches of 32 and 8 rows; the gate takes 9 and 10, or 2 and 3
     run = trainer(policy=policy)
-    graphs = run.optimisation.graphs
+    graphs = run.optimisation.passes.graphs
     records = iter(run.steps())
     for _ in range(WARMUP):
         next(records)
@@ -186,12 +187,12 @@ def test_each_shape_is_recorded_after_its_warm_up(policy: Any, sizes: int) -> No
 
 def test_graphs_end_with_the_run_and_the_optimizer_is_as_before() -> None:
     run = trainer()
-    graphs = run.optimisation.graphs
+    graphs = run.optimisation.passes.graphs
     before = {**run.optimizer.param_groups[0]}
     run.run()
     assert graphs.made
     assert all(each.freed for each in graphs.made)
-    assert run.optimisation.graphs is None
+    assert run.optimisation.passes.graphs is None
     assert run.optimizer.param_groups[0] == before
     assert not hasattr(run.optimizer, "found_inf")
     assert all(each.grad is None for each in run.model.parameters())
@@ -208,7 +209,7 @@ def test_no_more_than_some_shapes_are_recorded() -> None:
 
     with pytest.warns(UserWarning, match=f"more than {SHAPES} shapes"):
         train()
-    assert work.graphs.sizes == SHAPES
+    assert work.passes.graphs.sizes == SHAPES
 
 
 def test_a_step_that_is_not_finite_changes_nothing_and_is_reported() -> None:
@@ -255,7 +256,7 @@ def decayed(run: Any) -> None:
 @pytest.mark.parametrize("change", [frozen, loaded, loaded_by_the_user, replaced, decayed])
 def test_graphs_of_another_state_are_dropped(change: Any) -> None:
     runs = [trainer(False), trainer()]
-    graphs = runs[1].optimisation.graphs
+    graphs = runs[1].optimisation.passes.graphs
     for run in runs:
         for number, _ in enumerate(run.steps()):
             if number == 20:
@@ -280,11 +281,12 @@ def hooked_optimizer(run: Any) -> None:
 
 
 def waiting(run: Any) -> None:
-    run.optimisation.graphs.waits = ("called a synchronizing CUDA operation",)
+    run.optimisation.passes.graphs.waits = ("called a synchronizing CUDA operation",)
 
 
 def failing(run: Any) -> None:
-    run.optimisation.graphs.fails = RuntimeError("operation not permitted when stream is capturing")
+    words = "operation not permitted when stream is capturing"
+    run.optimisation.passes.graphs.fails = RuntimeError(words)
 
 
 @pytest.mark.parametrize(
@@ -371,7 +373,7 @@ def test_a_batch_that_is_divided_ends_the_graphs(after: int) -> None:
 
     with pytest.warns(UserWarning, match="graphs: "):
         train()
-    assert run.optimisation.micro_batch == 16
+    assert run.optimisation.passes.micro_batch == 16
 
 
 def test_a_cpu_has_no_graphs_and_one_sentence_says_so() -> None:
@@ -385,13 +387,13 @@ def test_a_cpu_has_no_graphs_and_one_sentence_says_so() -> None:
 
 
 def test_short_steps_are_recorded_and_long_ones_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("astkit.trainers.graphs.unsupported", lambda work: None)
+    monkeypatch.setattr("astkit.trainers.optimisation.unsupported", lambda work: None)
     monkeypatch.setattr(torch, "compile", lambda model: model.forward)
     for flops, recorded in ((LAUNCH_BOUND, True), (2 * LAUNCH_BOUND, False)):
         work = trainer(False, config={"graphs": "auto", "compile": True}).optimisation
         work.decide(flops)
-        assert (work.graphs is not None) is recorded
-        assert (work.training_pass is work.wrapped) is recorded
+        assert (work.passes.graphs is not None) is recorded
+        assert (work.passes.training_pass is work.passes.wrapped) is recorded
 
 
 UNSUPPORTED: dict[str, dict[str, Any]] = {
@@ -419,7 +421,11 @@ def test_what_cannot_be_recorded_has_a_reason(words: str) -> None:
         "watching": False,
         "optimizer": torch.optim.AdamW([torch.zeros(1)], fused=True),
     }
-    supported: Any = SimpleNamespace(**known)
-    refused: Any = SimpleNamespace(**known | UNSUPPORTED[words])
-    assert unsupported(supported) is None
-    assert words in str(unsupported(refused))
+    inner = ("device", "wrapped", "micro_batch", "config")
+
+    def work(settings: dict[str, Any]) -> Any:
+        passes = SimpleNamespace(**{name: settings[name] for name in inner})
+        return SimpleNamespace(passes=passes, **settings)
+
+    assert unsupported(work(known)) is None
+    assert words in str(unsupported(work(known | UNSUPPORTED[words])))

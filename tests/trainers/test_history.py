@@ -9,7 +9,7 @@ import pytest
 
 from astkit.trainers import TrainConfig
 from astkit.trainers.history import History
-from tests.trainers.small import small_trainer
+from tests import build
 
 
 def test_batches_epochs_and_events_are_kept_apart() -> None:
@@ -46,7 +46,7 @@ def test_every_batch_is_reported_in_groups(every: int, latest: int) -> None:
 
     late: list[int] = []
     heard = Heard()
-    run = small_trainer([heard], config=TrainConfig(report_every=every))
+    run = build.trainer(observers=[heard], config=TrainConfig(report_every=every), batch_size=8)
     run.run()
     assert [entry["step"] for entry in heard.steps] == [*range(1, 25)]
     assert all(isinstance(entry["loss"], float) for entry in heard.steps)
@@ -56,7 +56,7 @@ def test_every_batch_is_reported_in_groups(every: int, latest: int) -> None:
 
 
 def test_a_history_is_one_line_and_a_figure_of_its_losses_and_metrics() -> None:
-    run = small_trainer()
+    run = build.trainer()
     history = run.run()
     words = repr(history)
     assert "\n" not in words

@@ -72,7 +72,7 @@ def test_gradients_are_those_of_enough_memory(where: str, limit: int, fitting: i
     losses = add(short, *batch)
     torch.testing.assert_close(losses, add(enough, *batch), rtol=0, atol=1e-12)
     torch.testing.assert_close(grads(short.model), grads(enough.model), rtol=0, atol=1e-12)
-    assert short.micro_batch == fitting
+    assert short.passes.micro_batch == fitting
     # a further batch is not tried at a size that did not fit
     short.model.sizes.clear()
     add(short, *batch)
@@ -98,14 +98,14 @@ def test_memory_may_run_out_anywhere_in_a_batch(call: int) -> None:
     torch.testing.assert_close(grads(short.model), grads(enough.model), rtol=0, atol=1e-12)
     tally: Any = short.model.tally
     torch.testing.assert_close(tally.grad, 2 * batch[2], rtol=0, atol=1e-14)
-    assert (short.micro_batch, short.pending) == (4, 2)
+    assert (short.passes.micro_batch, short.pending) == (4, 2)
 
 
 def test_a_row_that_does_not_fit_alone_is_an_error() -> None:
     work = limited("all", 0)
     with pytest.raises(torch.OutOfMemoryError):
         train(work, *numbered())
-    assert work.micro_batch == 1
+    assert work.passes.micro_batch == 1
 
 
 @pytest.mark.parametrize("policy", [None, Gate(0.4), Gate(0.4, controller="top_k")])
@@ -131,8 +131,8 @@ def test_a_run_with_little_memory_is_that_with_enough(
         return trainer
 
     short, enough = run(3), run(56)
-    assert short.optimisation.micro_batch in (1, 2, 3)
-    assert enough.optimisation.micro_batch is None
+    assert short.optimisation.passes.micro_batch in (1, 2, 3)
+    assert enough.optimisation.passes.micro_batch is None
     assert short.ledger.samples == enough.ledger.samples
     assert short.ledger.flops == enough.ledger.flops
     assert difference(short.model, enough.model) < 1e-9

@@ -17,6 +17,7 @@ from torch.utils.data import TensorDataset
 from astkit import Gate, Policy, TrainConfig
 from astkit.profiling import EnergyMeter
 from tests import build as builder
+from tests.gating.policies import test_every_policy as policies
 from tests.trainers.states import Records, leave_after, outcome, same
 from tests.trainers.test_first_batch import LAZY
 from tests.trainers.test_optimisation import UNUSUAL
@@ -99,6 +100,11 @@ def unusual(name: str) -> dict[str, Any]:
     return of(TensorDataset(x, torch.arange(24) % 4), lambda: UNUSUAL[name](False))
 
 
+def registered(name: str) -> dict[str, Any]:
+    options = {"policy": policies.policy_of(name), "validation": policies.TARGET}
+    return of(policies.DATA, policies.model_of, **options)
+
+
 def lazy(name: str, optimizer: Any) -> dict[str, Any]:
     make, data = LAZY[name]
     return of(data, make, config=TrainConfig(channels_last=True), optimizer=optimizer)
@@ -131,6 +137,7 @@ CASES: dict[str, Callable[[], dict[str, Any]]] = {
     "a past": lambda: {"policy": Remembering()},
     **{name: lambda name=name: unusual(name) for name in UNUSUAL},
     **{f"lazy {name}": lambda name=name: lazy(name, momentum) for name in LAZY},
+    **{name: lambda name=name: registered(name) for name in policies.NAMES},
     "lazy, the kit's optimizer": lambda: lazy("images", None),
 }
 
@@ -144,7 +151,7 @@ def made(case: str, seed: int = 0, **more: Any) -> Any:
     return build("dense", model=model, **options)
 
 
-@pytest.mark.filterwarnings("error")
+@pytest.mark.filterwarnings("error", "ignore:a batch of .* active rows")
 @pytest.mark.parametrize("case", CASES)
 def test_a_run_that_was_stopped_ends_as_one_that_was_not(case: str, tmp_path: Path) -> None:
     whole = made(case)

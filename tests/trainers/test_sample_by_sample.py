@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from typing import Any
 
@@ -17,7 +16,7 @@ from astkit.gating import ContextScore, Gate, LogIntegral, OriginPI, Policy, Sel
 from astkit.gating.scores import Loss
 from astkit.profiling.flops import FlopCounter
 from astkit.trainers import Event, SampleBySampleTrainer, TrainConfig
-from tests.trainers.states import RecordedSampleTrainer, RecordedTrainer, leave_after
+from tests.trainers.states import RecordedSampleTrainer, RecordedTrainer
 
 STEPS, EPOCHS = 20, 4  # 160 rows in batches of 32
 CONFIG = TrainConfig(lr=1e-2)
@@ -307,18 +306,3 @@ def test_what_cannot_be_decided_row_by_row_is_refused() -> None:
     with pytest.raises(ValueError, match="TopK needs a whole batch of scores"):
         steered.steer("controller", "top_k")
     steered.run()
-
-
-def test_a_relative_score_resumes_from_files(tmp_path: Any) -> None:
-    model = nn.Linear(4, 3)
-
-    def trainer(folder: str, **options: Any) -> SampleBySampleTrainer:
-        gate, start = Gate(0.3, score="loss_and_contrast"), copy.deepcopy(model)
-        return small(gate, start, checkpoints=tmp_path / folder, data=DATA * 3, **options)
-
-    whole = trainer("whole")
-    whole.run()
-    leave_after(trainer("parts"), 2)
-    resumed = trainer("parts", resume=True)
-    resumed.run()
-    assert torch.equal(whole.model.weight, resumed.model.weight)

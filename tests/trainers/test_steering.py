@@ -12,13 +12,13 @@ import pytest
 from astkit.gating import Gate, OriginPI, Policy, TopK
 from astkit.trainers import Checkpoints, Event, Trainer
 from astkit.trainers.steering import Steering
-from tests.trainers.small import gated, small_trainer
+from tests import build
 from tests.trainers.states import hand_over, leave_after
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "run" / "metrics.jsonl"
+def gated(**options: Any) -> Trainer:
+    """18 steps."""
+    return build.gated(**{"rate": 0.2, "epochs": 1.5, **options})
 
 
 CHANGES = [(3, "rate", 0.5), (7, "gain", 2.0), (11, "controller", "top_k")]
@@ -57,7 +57,7 @@ def test_a_change_takes_effect_before_the_next_batch_and_can_be_replayed(differe
 
 
 def test_the_last_of_several_values_counts_and_gains_can_be_turned() -> None:
-    run = gated(Gate(controller=OriginPI(0.2)))
+    run = build.trainer(policy=Gate(controller=OriginPI(0.2)))
     for rate in (0.3, 0.4, 0.6):
         run.steer("rate", rate)
     run.steer("kp", 0.25)
@@ -86,7 +86,7 @@ def test_a_change_that_waits_is_saved_where_nothing_else_has_changed(tmp_path: P
 
 def test_events_that_cannot_be_replayed_are_named() -> None:
     with pytest.raises(ValueError, match="Policy has no setting 'rate' to steer"):
-        small_trainer(replay=[Event(1, "rate", 0.5)])
+        build.trainer(replay=[Event(1, "rate", 0.5)])
     with pytest.warns(UserWarning, match=r"the run ended before Event\(step=500, "):
         gated(replay=[Event(1, "rate", 0.5), Event(500, "rate", 0.9)]).run()
 
@@ -111,7 +111,7 @@ def test_a_slip_of_the_hand_does_not_end_the_run(name: str, value: Any, sentence
 def test_a_run_without_such_a_policy_cannot_be_steered() -> None:
     for policy in (None, "infobatch"):
         with pytest.raises(ValueError, match="has no setting 'rate' to steer: give the"):
-            small_trainer(policy=policy).steer("rate", 0.3)
+            build.trainer(policy=policy).steer("rate", 0.3)
 
 
 def test_changes_come_from_any_thread() -> None:

@@ -33,6 +33,7 @@ from astkit.gating import Gate, Policy, RunInfo, Selection
 from astkit.profiling.flops import BatchFlops, PassFlops
 from astkit.trainers import Budget, Metric, SampleBySampleTrainer, TrainConfig, Trainer
 from astkit.trainers.optimisation import Accumulated
+from tests import build as builder
 from tests.gating.syncs import Syncs
 from tests.trainers.states import (
     Given,
@@ -51,11 +52,7 @@ LIMIT = 1_000  # records; no run here has as many, so reaching it means that the
 
 
 def network(seed: int = 0) -> nn.Module:
-    """A linear network with dropout."""
-    with rng.isolated("cpu", seed):
-        return nn.Sequential(
-            nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 10)
-        )
+    return builder.network(64, 10, 16, nn.ReLU(), nn.Dropout(0.5), seed=seed)
 
 
 def foreign(images: Any, shuffle: bool) -> DataLoader:

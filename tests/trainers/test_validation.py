@@ -80,7 +80,7 @@ def test_without_metrics_the_loss_counts_and_without_stopping_nothing_is_restore
     assert run.evaluate(DATA)["loss"] == pytest.approx(min(losses))
     free = trainer([], metrics=None, config=config, lr=None)
     free.run()
-    assert free.validator.weights == {}
+    assert free.validator.best.weights == {}
 
 
 def test_the_best_epoch_is_resumed(tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_the_best_epoch_is_resumed(tmp_path: Path) -> None:
     whole.run()
     leave_after(trainer([], checkpoints=tmp_path, **options), 10)
     second = trainer([], checkpoints=tmp_path, resume=True, **options)
-    assert second.validator.best_score is not None
+    assert second.validator.best.score is not None
     second.run()
     assert second.step == whole.step
     assert same(weights(second), weights(whole))

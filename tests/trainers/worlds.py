@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from astkit import Budget, Gate, Policy, RunInfo, Selection, TrainConfig, indexed
 from astkit import distributed as several
+from tests import build
 from tests.trainers.states import RecordedTrainer
 
 SECONDS = 240.0  # before the processes of a test are ended
@@ -120,9 +121,7 @@ def numbers(rows: int = 96, dtype: torch.dtype = torch.float64, seed: int = 0) -
 
 def network(dtype: torch.dtype = torch.float64, wrapped: bool = True, seed: int = 0) -> nn.Module:
     """A small network without batch statistics, wrapped where there are several processes."""
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        model: nn.Module = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 10)).to(dtype)
+    model: nn.Module = build.network(8, 10, 16, seed=seed, dtype=dtype)
     if wrapped and dist.is_initialized():
         model = nn.parallel.DistributedDataParallel(model)
     return model

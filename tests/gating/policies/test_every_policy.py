@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -153,29 +152,6 @@ def test_the_trainer_takes_it(name: str) -> None:
     assert counts.trained < 3 * N or (getattr(policy, "rate", 1.0) == 1 and name not in SHORT)
     assert (counts.scored > 0) == policy.chooses
     assert (trainer.ledger.flops.helper > 0) == (name in ("learned", "aim", "auto"))
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("name", NAMES)
-def test_a_trainer_that_was_stopped_resumes_to_the_same_weights(name: str, tmp_path: Path) -> None:
-    def trainer(folder: str, resume: bool = False) -> Trainer:
-        options: dict[str, Any] = {"checkpoints": tmp_path / folder, "resume": resume}
-        config = TrainConfig(lr=0.05, batch_size=SIZE)
-        policy, epochs = policy_of(name), 4
-        options |= {"policy": policy, "epochs": epochs, "config": config, "device": "cpu"}
-        return Trainer(model_of(), DATA, TARGET, **options)
-
-    whole = trainer("whole")
-    steps = sum(1 for _ in whole.steps())
-    for stop in (steps // 3, steps - 2):
-        records = trainer(f"stopped-{stop}").steps()
-        for _ in range(stop):
-            next(records)
-        records.close()
-        resumed = trainer(f"stopped-{stop}", resume=True)
-        resumed.run()
-        weights = resumed.model.state_dict()
-        assert all(value.equal(weights[key]) for key, value in whole.model.state_dict().items())
 
 
 RATED = ("random", "cached_loss", "class_balanced", "infobatch", "learned")

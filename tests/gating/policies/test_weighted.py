@@ -1,4 +1,4 @@
-"""Draws by weights: the literal rule, several processes, a resumed run, and millions of rows."""
+"""Draws by weights: the literal rule, their cost, several processes, a resumed run, many rows."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import nn
-from torch.utils.data import TensorDataset
 
 from astkit import Trainer, Weighted, rng
+from tests import build
 from tests.gating.policies.recorded import N, info
 from tests.trainers.states import leave_after
 
@@ -98,38 +97,49 @@ def test_weights_are_changed_from_the_next_epoch_on() -> None:
     assert list(sampler) == first[2]
 
 
-@pytest.mark.parametrize("stop", [3, 9])
-def test_a_stopped_run_resumes_with_the_weights_that_it_had(stop: int, tmp_path: Path) -> None:
-    data = TensorDataset(torch.randn(N, 4), torch.arange(N) % 3)
+def weigh(**options: Any) -> Any:
+    policy = Weighted(WEIGHTS, cost=5e9)
+    return build.trainer(train=build.rows(N), policy=policy, epochs=3, **options)
 
-    def trainer(**options: Any) -> Trainer:
-        model = nn.Linear(4, 3)
-        model.load_state_dict(weights)
-        options |= {"policy": Weighted(WEIGHTS), "epochs": 3, "batch_size": 8, "device": "cpu"}
-        return Trainer(model, data, **options)
 
-    def changed(run: Trainer) -> Trainer:
-        assert isinstance(run.policy, Weighted)
-        run.policy.weights = WEIGHTS[::-1]
-        return run
+def reversed_weights(run: Trainer) -> Trainer:
+    assert isinstance(run.policy, Weighted)
+    run.policy.weights = WEIGHTS[::-1]
+    return run
 
-    weights = nn.Linear(4, 3).state_dict()
-    whole = changed(trainer())
-    whole.run()
-    leave_after(changed(trainer(checkpoints=tmp_path)), stop)
-    resumed = trainer(checkpoints=tmp_path, resume=True)
+
+@pytest.mark.parametrize("stop", [1, 3, 9])
+def test_a_stopped_run_resumes_with_its_weights_and_counts_their_cost_once(
+    stop: int, tmp_path: Path
+) -> None:
+    whole = reversed_weights(weigh())
+    steps = whole.steps()
+    assert next(steps).metrics["flops"] > 5e9
+    for _ in steps:
+        pass
+    leave_after(reversed_weights(weigh(checkpoints=tmp_path)), stop)
+    resumed = weigh(checkpoints=tmp_path, resume=True)
     resumed.run()
-    assert all(
-        value.equal(resumed.model.state_dict()[name])
-        for name, value in whole.model.state_dict().items()
-    )
+    for name, value in whole.model.state_dict().items():
+        assert value.equal(resumed.model.state_dict()[name])
+    assert resumed.ledger.flops == whole.ledger.flops
+    assert resumed.ledger.flops.helper == 5e9
 
 
-def test_changed_weights_are_state() -> None:
-    policy, later = Weighted(WEIGHTS), Weighted(WEIGHTS)
-    policy.weights = WEIGHTS[::-1]
-    later.load_state_dict(policy.state_dict())
-    assert later.weights.tolist() == WEIGHTS[::-1]
+def test_several_processes_pay_the_cost_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("astkit.distributed.rank", lambda: 1)
+    run = weigh()
+    next(run.steps())
+    assert run.ledger.flops.helper == 0
+
+
+def test_a_comparison_says_where_the_cost_of_weights_is_not_known() -> None:
+    for cost, counted in ((None, False), (0.0, True)):
+        policy = Weighted(torch.arange(64), cost=cost)
+        report = build.comparison(policies=[policy], seeds=[0])
+        assert ("scores not counted" in report.verdict) != counted
+        (entry,) = (each for each in report.entries if each["policy"].startswith("weighted"))
+        assert entry["scores_counted"] == counted
 
 
 WRONG: dict[str, tuple[Any, str]] = {
