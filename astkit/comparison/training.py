@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from astkit.files import read_json, write_atomic, write_json
 from astkit.profiling.energy import EnergyMeter
 from astkit.stamp import stamp
 from astkit.trainers import Budget, Checkpoints, StepResult, Trainer, choose_device
+from astkit.trainers.evaluation import Best
 from astkit.trainers.progress import Show, follow, show_nothing
 
 POINTS = 12  # validations per run, at equal fractions of the budget
@@ -28,24 +28,6 @@ PAUSE = 30.0  # minimum interval between checkpoints, in seconds
 KEPT = 200 << 20  # bytes of test outputs to keep for a metric that is no mean over rows
 RECORDS = "comparison_visits"
 STAMPED = ("source", "commit", "dirty", "torch", "cpu", "devices")  # calls may differ in them
-
-
-@dataclass
-class Best:
-    """The best validation point of a run, and the weights there."""
-
-    value: float | None = None
-    step: int = 0
-    flops: float | None = None
-    weights: dict[str, Tensor] = field(default_factory=dict)
-
-    def look(self, value: float, higher: bool, trainer: Trainer) -> None:
-        """Keep the weights of ``trainer`` if ``value`` is the best so far."""
-        if self.value is not None and not (value > self.value if higher else value < self.value):
-            return
-        own = trainer.model.state_dict()
-        self.weights = {name: part.detach().clone() for name, part in own.items()}
-        self.value, self.step, self.flops = value, trainer.step, _flops(trainer)
 
 
 class RunRecord:
@@ -62,7 +44,8 @@ class RunRecord:
         progress: fraction of the budget spent, which whoever trains sets before each step.
         points: lists ``[FLOPs, training seconds, value]``, at `POINTS` equal fractions of the
             budget and at its end; FLOPs are ``None`` if not countable.
-        best: of the points, where that is wanted; else ``None``.
+        best: the weights at the best point, where they are wanted; else ``None``.
+        best_at: the ``best_step`` and ``best_flops`` of that point.
         validation: value of each validation row at the latest point; ``None`` if not known.
     """
 
@@ -73,6 +56,7 @@ class RunRecord:
     ) -> None:
         self.indexed = indexed
         self.best = Best() if keeps_best else None
+        self.best_at: dict[str, Any] = {}
         self.trained = torch.zeros(PARTS, rows, dtype=torch.int32, device=device)
         self.losses = torch.full((PARTS, rows), torch.nan, device=device)
         self.predicted = torch.full((rows,), -1, dtype=torch.int32, device=device)
@@ -116,8 +100,8 @@ class RunRecord:
         measured = trainer.measure_validation()
         value, metric, higher = task.value(measured.values())
         self.validation = measured.rows.get(metric)
-        if self.best is not None:
-            self.best.look(value, higher, trainer)
+        if self.best is not None and self.best.look(value if higher else -value, trainer.model):
+            self.best_at = {"best_step": trainer.step, "best_flops": _flops(trainer)}
         self.points.append([_flops(trainer), trainer.ledger.seconds["training"], value])
         self.reached = part
 
@@ -126,7 +110,7 @@ class RunRecord:
         return {name: getattr(self, name) for name in ("trained", "losses", "predicted")}
 
     def state_dict(self) -> dict[str, Any]:
-        best = None if self.best is None else vars(self.best)
+        best = None if self.best is None else {**self.best.state_dict(), **self.best_at}
         return {**self.by_row(), "points": self.points, "reached": self.reached, "best": best}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -134,7 +118,9 @@ class RunRecord:
             value.copy_(state[name])
         self.points, self.reached = [list(each) for each in state["points"]], state["reached"]
         if self.best is not None:
-            self.best = Best(**state["best"])
+            self.best.load_state_dict(state["best"])
+            names = ("best_step", "best_flops")
+            self.best_at = {key: state["best"][key] for key in names if key in state["best"]}
 
 
 def train_method(
@@ -183,8 +169,7 @@ def train_method(
         result, test_rows = _tested(trainer, task)
         if test_rows is not None:
             arrays["test"] = test_rows
-        if record.best is not None:
-            result |= {"best_step": record.best.step, "best_flops": record.best.flops}
+        result |= record.best_at
     if record.validation is not None:
         arrays["validation"] = record.validation
     entry = {
@@ -211,8 +196,8 @@ def train_to_end(trainer: Trainer, task: Task, record: RunRecord, show: Show) ->
     for _ in follow(trainer, show):
         record.progress = trainer.progress
         record.validate(trainer, task)
-    if record.best is not None and record.best.weights:
-        trainer.model.load_state_dict(record.best.weights)
+    if record.best is not None:
+        record.best.restore(trainer.model)
 
 
 def _flops(trainer: Trainer) -> float | None:

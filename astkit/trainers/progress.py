@@ -14,7 +14,7 @@ from astkit.trainers.history import History, StepRecord
 PER_EPOCH = 10  # updates
 
 
-class Run(Protocol):
+class ShownRun(Protocol):
     """What is shown of a `Trainer`."""
 
     budget: Budget
@@ -37,11 +37,11 @@ Show = Callable[[Any], None]
 """Called with a run."""
 
 
-def show_nothing(run: Run) -> None:
+def show_nothing(run: ShownRun) -> None:
     """Does nothing."""
 
 
-def state_of(run: Run) -> str:
+def state_of(run: ShownRun) -> str:
     """The current epoch and the latest loss known, such as "epoch 3/8, loss 0.123"."""
     words = f"epoch {run.epoch + 1}"
     if run.budget.epochs is not None:
@@ -53,7 +53,7 @@ def state_of(run: Run) -> str:
     return words
 
 
-def follow(run: Run, show: Show) -> Generator[StepRecord]:
+def follow(run: ShownRun, show: Show) -> Generator[StepRecord]:
     """The records of ``run.steps()``; ``show`` is called `PER_EPOCH` times an epoch."""
     shown = 0
     with closing(run.steps()) as steps:
@@ -69,10 +69,10 @@ def follow(run: Run, show: Show) -> Generator[StepRecord]:
 class TrainingBar(Bar):
     """Epoch, loss, batches a second and time left of a run."""
 
-    def __init__(self, run: Run, shown: bool | None = None) -> None:
+    def __init__(self, run: ShownRun, shown: bool | None = None) -> None:
         super().__init__(shown, unit="batch", initial=run.step, desc=state_of(run))
 
-    def show(self, run: Run) -> None:
+    def show(self, run: ShownRun) -> None:
         """Move to where ``run`` is."""
         if run.progress:
             self.total = round(run.step / run.progress)
