@@ -11,8 +11,7 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset
 
-from astkit import Comparison, Trainer
-from astkit.comparison import training
+from astkit import Comparison
 from astkit.comparison.report import results
 from astkit.comparison.tables import boosted_trees
 from astkit.datasets.joined import joined, set_aside, shared_with_target
@@ -62,17 +61,6 @@ def test_the_target_alone_ends_with_its_best_weights(report: Comparison) -> None
     steps = ", ".join(str(e["best_step"]) for e in report.entries if e["policy"] == "target alone")
     assert shown.loc["target alone", "best at step"] == f"{steps} of {first['steps']}"
     assert shown.loc["dense", "best at step"] == "–"
-
-
-def test_a_best_point_has_its_weights() -> None:
-    best = training.Best()
-    trainer = Trainer(torch.nn.Linear(4, 3), TARGET, epochs=1, device="cpu")
-    for value, kept in ((1.0, True), (3.0, False), (0.5, True), (0.5, False)):
-        with torch.no_grad():
-            trainer.model.bias.fill_(value)
-        best.look(value, False, trainer)
-        assert (float(best.weights["bias"][0]) == value) == kept or value == 0.5
-    assert best.value == 0.5
 
 
 def test_an_interrupted_comparison_ends_with_the_same_entries(
