@@ -110,3 +110,9 @@ def resolve(kind: str, name: str) -> Any:
         raise ValueError(f"unknown {kind} {name!r}: choose one of {', '.join(sorted(table))}")
     module, _, attribute = table[name].partition(":")
     return getattr(import_module(module), attribute)
+
+
+def registered(kind: str, made: type) -> str:
+    """The name of a class in the table ``kind``; of one that is not there, its own."""
+    names = {place: name for name, place in REGISTRIES[kind].items()}
+    return names.get(f"{made.__module__}:{made.__qualname__}", made.__name__)

@@ -27,7 +27,7 @@ from astkit.datasets.loader import old_rows
 from astkit.gating.losses import Criterion, cross_entropy_rows
 from astkit.gating.policies.random_subset import RandomSubset
 from astkit.gating.policy import Policy, as_policy
-from astkit.names import REGISTRIES
+from astkit.names import registered
 from astkit.profiling.flops import RowFlops
 from astkit.trainers import Budget, Metric, TrainConfig, Trainer, choose_device
 from astkit.trainers.fingerprint import plain
@@ -257,9 +257,7 @@ def label_of(policy: Chosen) -> str:
     words = {key: _word(value) for key, value in arguments.items() if key not in ("name", "seed")}
     parts = [word if key == first else f"{key}={word}" for key, word in words.items()]
     parts.sort(key=lambda part: "=" in part)
-    names = {place: name for name, place in REGISTRIES["policy"].items()}
-    name = names.get(f"{kind.__module__}:{kind.__qualname__}", kind.__name__)
-    return name + (f"({', '.join(parts)})" if parts else "")
+    return registered("policy", kind) + (f"({', '.join(parts)})" if parts else "")
 
 
 def _word(value: Any) -> str:

@@ -313,10 +313,7 @@ class PolicySampler(Sampler[int]):
 
         Raises ``ValueError`` for rows that were not drawn in this iteration or are used already.
         """
-        return self._scale[self._find(index.detach().cpu())]
-
-    def _find(self, index: Tensor) -> slice:
-        """Positions of the rows ``index`` among the drawn ones, after those of earlier batches."""
+        index = index.detach().cpu()
         count, last = len(index), len(self._rows) - len(index)
         for first in range(self._next, last + 1):  # batches may be skipped
             if torch.equal(self._rows[first : first + count], index):
@@ -327,7 +324,7 @@ class PolicySampler(Sampler[int]):
                         " out of what divides it again, such as accelerator.prepare"
                     )
                 self._next = first + count
-                return slice(first, self._next)
+                return self._scale[first : self._next]
         raise ValueError(
             f"the {count} rows of this batch were not drawn by this sampler in this iteration:"
             " give the DataLoader indexed(data) and sampler=policy.sampler(data, ...), and pass"

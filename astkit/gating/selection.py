@@ -290,20 +290,6 @@ class Scored:
         """The losses if already computed, else ``None``."""
         return self._losses
 
-    def take(self, rows: Tensor) -> Scored:
-        """Subset of the rows (int64 ``[n]``), not scored yet."""
-        index, x, y = self.batch.take(rows)
-        return Scored(
-            None,
-            y,
-            x,
-            index,
-            self.model,
-            criterion=self.criterion,
-            forward=self._forward,
-            count=self._count,
-        )
-
     def select(
         self, rows: Tensor, weight: Tensor | None = None, normaliser: float | None = None
     ) -> Selection:
@@ -318,17 +304,13 @@ class Scored:
 
     def forward(self, model: nn.Module) -> Any:
         """Outputs of ``model``, in eval mode without gradients."""
-        if model is not self.model:
-            self._move(model)
+        elsewhere = any(each.device != self.device for each in model.parameters())
+        if elsewhere and model is not self.model:
+            model.to(self.device)
         with evaluating(model, self.device):
             outputs = self._forward(model, self.batch)
         self._count(model, self.batch)
         return outputs
-
-    def _move(self, model: nn.Module) -> None:
-        device = self.device
-        if any(parameter.device != device for parameter in model.parameters()):
-            model.to(device)
 
 
 class Predictions(NamedTuple):
@@ -350,27 +332,18 @@ def predictions(outputs: Any, targets: Any) -> Predictions:
     One output of a row is the logit of the second of two classes. A row whose label is ignored
     (-100) counts as wrong, with probability 0.
     """
-    classes = class_outputs(outputs, targets)
-    if classes is None or classes[0].shape[1] < 2:
-        classes = _two_classes(outputs, targets)
-    if classes is None:
+    try:
+        logits, labels = logits_of(outputs), labels_of(targets)
+    except ValueError:
         return Predictions()
-    logits, labels = classes
+    if logits.numel() == labels.numel() == len(labels):
+        logit, labels = logits.flatten(), labels.flatten().long()
+        logits = torch.stack([torch.zeros_like(logit), logit], 1)
+    elif class_outputs(logits, labels) is None:
+        return Predictions()
     probabilities = logits.detach().float().softmax(1)
     confidence, guess = probabilities.max(1)
     real = labels.clamp_min(0).long()
     own = probabilities.gather(1, real.unsqueeze(1)).squeeze(1)
     own = torch.where(labels >= 0, own, 0.0)
     return Predictions(guess == labels, confidence, own, guess)
-
-
-def _two_classes(outputs: Any, targets: Any) -> tuple[Tensor, Tensor] | None:
-    """Logits ``[rows, 2]`` and labels ``[rows]`` of a model with one logit a row, else ``None``."""
-    try:
-        logits, labels = logits_of(outputs), labels_of(targets)
-    except ValueError:
-        return None
-    if not logits.numel() == labels.numel() == len(labels):
-        return None
-    logit = logits.flatten()
-    return torch.stack([torch.zeros_like(logit), logit], 1), labels.flatten().long()

@@ -229,13 +229,10 @@ class Evaluation:
         for metric in self._aggregates.values():
             metric.update(outputs, batch.y)
         if self._keep:
-            self._retain(outputs, batch.y)
-
-    def _retain(self, outputs: Any, targets: Any) -> None:
-        self._kept.append(map_tensors(Tensor.cpu, (outputs, targets)))
-        self._keep -= sum(tensor.nbytes for tensor in tensors(self._kept[-1]))
-        if self._keep <= 0:
-            self._keep, self._kept = 0, []
+            self._kept.append(map_tensors(Tensor.cpu, (outputs, batch.y)))
+            self._keep -= sum(tensor.nbytes for tensor in tensors(self._kept[-1]))
+            if self._keep <= 0:
+                self._keep, self._kept = 0, []
 
     def result(self) -> Measured:
         """Values of all batches, and of all processes; every process must call it."""

@@ -316,7 +316,7 @@ class Trainer:
             cost = self._prepare(batch)
             device, process = self.batches.device, self.batches.process
             with rng.isolated(device, self.config.seed, "step", self.step, *process):
-                self.optimisation.set_lr(self.progress)
+                self.optimisation.rates.set(self.progress)
                 result = self.train_batch(batch, self.batches.weight())
                 if self.optimisation.watching:
                     result = result._replace(predictions=self.optimisation.take_predictions())
@@ -410,7 +410,7 @@ class Trainer:
             batch.x,
             batch.index,
             self.model,
-            criterion=self.optimisation.criterion,
+            criterion=self.policy.criterion or self.criterion,
             forward=self.forward,
             count=self._count_pass,
         )
@@ -439,7 +439,7 @@ class Trainer:
             self.targets = check_batch(forward, self.criterion, batch, source)
         self.batches.tell(self.targets)
         if not self.targets.predicted:
-            self.optimisation.stop_watching()
+            self.optimisation.watching = False  # outputs tell no class
         return self.targets
 
     def check(self) -> None:
@@ -481,10 +481,6 @@ class Trainer:
     def _book(self, batch: Batch, result: StepResult, cost: BatchFlops) -> None:
         """Add what a step cost to the ledger."""
         rows, trained, chosen = batch.rows, len(result.losses), result.selection
-        padded = None
-        several = self.batches.processes > 1
-        if chosen is not None and (several or isinstance(chosen.measured_rate, Tensor)):
-            padded = chosen.padding
         share = self.batches.epoch.share or 1.0  # rows may be left of the round before
         passes = self.passes(trained)
         self.ledger.note(
@@ -493,7 +489,7 @@ class Trainer:
             skipped=rows - trained,
             passes=passes,
             overflowed=self.optimisation.take_lost(),
-            padded=padded,
+            padded=None if chosen is None else chosen.padding,
             dense=rows / share,
             dense_passes=(passes if rows == trained else self.passes(rows)) / share,
         )
@@ -519,7 +515,7 @@ class Trainer:
             "loss": loss if len(losses) else None,
             "trained": len(losses),
             "seen": batch.rows,
-            "lr": self.optimisation.lr,
+            "lr": self.optimisation.rates.lr,
             "flops": self.ledger.flops.total,
             "flops_dense": self.ledger.flops_dense,
             "of_epoch": self.batches.of_epoch,
@@ -558,7 +554,7 @@ class Trainer:
 
     def report(self) -> None:
         """Send the records since the last report to the observers; waits for the device."""
-        self.optimisation.check()  # raises if a loss or gradient was not finite
+        self.optimisation.finite.read()  # raises if a loss or gradient was not finite
         if self.reports.unseen:
             self.ledger.settle()
             energy = self.ledger.energy()
@@ -689,7 +685,6 @@ class Trainer:
             self.policy.exchange()
             self.report()
             self.ledger.pool()
-            self.reports.sync()
             state = {**self.optimisation.weights(), "trainer": self.state_dict()}
             self.saves.write(state, place)
         return self.saves.folder
