@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from astkit.datasets.batch import count_rows
-from astkit.gating.losses import check_labels, labels_of, logits_of, single
+from astkit.gating.losses import check_labels, labels_of, logits_of, row_losses, single
 from astkit.gating.selection import Scored
 from astkit.names import resolve
 
@@ -54,7 +54,8 @@ class Loss(ContextScore):
     """The loss of each row, by the criterion of the policy, or without one of the training."""
 
     def score(self, batch: Scored) -> Tensor:
-        return batch.score().losses
+        batch.score()  # whose own losses stay unread: a policy would be told of scored rows
+        return row_losses(batch.criterion, batch.outputs, batch.targets)
 
 
 def score_rows(score: Score, batch: Scored) -> Tensor:
@@ -124,7 +125,8 @@ class LossAndContrast(RelativeScore):
     weights: tuple[float, float] = (0.7, 0.3)
 
     def features(self, batch: Scored) -> Tensor:
-        losses = batch.score().losses
+        batch.score()
+        losses = row_losses(batch.criterion, batch.outputs, batch.targets)
         if bool((losses[losses.isfinite()] < 0).any()):
             raise ValueError(
                 "a loss is negative, but this score divides losses by their mean: use a criterion"
