@@ -58,17 +58,9 @@ def gather(*columns: Tensor) -> list[list[Tensor]]:
     """
     if world() == 1:
         return [[column.cpu() for column in columns]]
-    lengths = torch.tensor([len(column) for column in columns])
-    lengths = torch.stack(_all(lengths)).cpu()
-    gathered: list[list[Tensor]] = [[] for _ in range(world())]
-    for number, column in enumerate(columns):
-        size = int(lengths[:, number].max())
-        if size:
-            parts = _all(torch.cat([column.cpu(), column.new_zeros(size - len(column)).cpu()]))
-        else:
-            parts = [column.cpu()] * world()
-        for mine, part, length in zip(gathered, parts, lengths[:, number].tolist(), strict=True):
-            mine.append(part[:length].cpu())
+    own = [column.detach().cpu().clone() for column in columns]  # not the storage that it is of
+    gathered: list[Any] = [None] * world()
+    dist.all_gather_object(gathered, own)
     return gathered
 
 
@@ -116,13 +108,6 @@ def same_buffers(model: nn.Module) -> None:
     if world() > 1:
         for buffer in model.buffers():
             dist.broadcast(buffer, 0)
-
-
-def _all(values: Tensor) -> list[Tensor]:
-    values = values.to(_device()).contiguous()
-    parts = [torch.empty_like(values) for _ in range(world())]
-    dist.all_gather(parts, values)
-    return parts
 
 
 def _device() -> torch.device:

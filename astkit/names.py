@@ -29,14 +29,6 @@ PUBLIC: dict[str, str] = {
     "suspects": "astkit.comparison.suspects",
 }
 
-SYSTEMS: dict[str, str] = {
-    "EnergyFlowLattice": "astkit.systems.lattice.model",
-    "LatticeConfig": "astkit.systems.lattice.model",
-    "LogicCA": "astkit.systems.automaton.automaton",
-    "LogicCAConfig": "astkit.systems.automaton.automaton",
-}
-"""Names of `astkit.systems`."""
-
 REGISTRIES: dict[str, dict[str, str]] = {
     "policy": {
         "gate": "astkit.gating.gate:Gate",

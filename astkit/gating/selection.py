@@ -304,8 +304,8 @@ class Scored:
 
     def forward(self, model: nn.Module) -> Any:
         """Outputs of ``model``, in eval mode without gradients."""
-        elsewhere = any(each.device != self.device for each in model.parameters())
-        if elsewhere and model is not self.model:
+        other = model is not self.model
+        if other and any(each.device != self.device for each in model.parameters()):
             model.to(self.device)
         with evaluating(model, self.device):
             outputs = self._forward(model, self.batch)
