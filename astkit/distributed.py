@@ -51,30 +51,22 @@ def total(*values: float) -> list[float]:
     return tensor.tolist()
 
 
-def gather(*columns: Tensor) -> list[list[Tensor]]:
-    """The 1-D ``columns`` of each process, in the order of the processes, on the CPU.
-
-    Lengths may differ between columns and processes, dtypes may not. Integers travel as integers.
-    """
-    if world() == 1:
-        return [[column.cpu() for column in columns]]
-    own = [column.detach().cpu().clone() for column in columns]  # not the storage that it is of
-    gathered: list[Any] = [None] * world()
-    dist.all_gather_object(gathered, own)
+def gather(value: Any) -> list[Any]:
+    """What each process passes, in the order of the processes; tensors have to be on the CPU."""
+    gathered = [value] * world()
+    if world() > 1:
+        dist.all_gather_object(gathered, value)
     return gathered
 
 
 def pooled(values: Tensor) -> Tensor:
-    """The values ``[n]`` of all processes, in the order of the processes; see `gather`."""
-    return values if world() == 1 else torch.cat([part for (part,) in gather(values)])
+    """The values ``[n]`` of all processes, in the order of the processes."""
+    return values if world() == 1 else torch.cat(gather(values.cpu().clone()))
 
 
 def agree(*texts: str) -> None:
     """Raise ``ValueError`` in all processes if one has other ``texts`` than process 0."""
-    if world() == 1:
-        return
-    gathered: list[Any] = [None] * world()
-    dist.all_gather_object(gathered, texts)
+    gathered = gather(texts)
     for number, other in enumerate(gathered):
         if other != gathered[0]:
             raise ValueError(

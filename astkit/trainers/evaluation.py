@@ -236,13 +236,10 @@ class Evaluation:
 
     def result(self) -> Measured:
         """Values of all batches, and of all processes; every process must call it."""
-        columns = {name: torch.cat(parts).float() for name, parts in self._parts.items()}
+        columns = {name: torch.cat(parts).float().cpu() for name, parts in self._parts.items()}
         if self._divided:
-            processes = distributed.gather(*columns.values())
-            together = [torch.cat(parts) for parts in zip(*processes, strict=True)]
-            columns = dict(zip(columns, together, strict=True))
-        else:
-            columns = {name: values.cpu() for name, values in columns.items()}
+            processes = distributed.gather(columns)
+            columns = {name: torch.cat([each[name] for each in processes]) for name in columns}
         aggregates = {name: float(each.compute()) for name, each in self._aggregates.items()}
         return Measured(columns, aggregates, self._kept or None)
 
