@@ -10,6 +10,7 @@ import hashlib
 import inspect
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -273,18 +274,13 @@ def _other_than_default(policy: Policy) -> dict[str, Any]:
     simple = {
         name: value
         for name, value in config.items()
-        if name in parameters
-        and isinstance(value, bool | int | float | str)
-        and value != parameters[name].default
+        if isinstance(value, bool | int | float | str) and value != parameters[name].default
     }
-    try:
+    other: dict[str, Any] = {}
+    with suppress(TypeError, ValueError):  # an object is required
         other = plain(type(policy)(**simple).config())
-    except (TypeError, ValueError):  # an object is required
-        other = {}
-    now = plain(config)
-    kinds = {
-        name: type(value)
-        for name, value in config.items()
-        if not isinstance(value, bool | int | float | str | None) and now[name] != other.get(name)
+    objects = {
+        n: v for n, v in config.items() if not isinstance(v, bool | int | float | str | None)
     }
+    kinds = {n: type(v) for n, v in objects.items() if plain(v) != other.get(n)}
     return {**kinds, **simple}

@@ -152,7 +152,9 @@ class Checkpoints:
             self._number += 1
             self._last = time.monotonic()
             for path in list_checkpoints(self.folder)[self.keep :]:
-                remove(path)
+                path.unlink(missing_ok=True)
+                for tensors in self.folder.glob(f"{path.stem}.safetensors*"):
+                    tensors.unlink(missing_ok=True)
         self.place = place
 
     def _acquire(self) -> None:
@@ -194,13 +196,6 @@ def newest(folder: str | os.PathLike[str]) -> Found:
         f"none of the {len(paths)} checkpoints in {folder} is valid: move the folder away and start"
         " a new run"
     )
-
-
-def remove(path: Path) -> None:
-    """Remove the checkpoint of a JSON file."""
-    path.unlink(missing_ok=True)
-    for tensors in path.parent.glob(f"{path.stem}.safetensors*"):
-        tensors.unlink(missing_ok=True)
 
 
 def write(stem: Path, state: Mapping[str, Any], compress: bool = False) -> Path:

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from astkit import RandomSubset
 from astkit.datasets.batch import Batch
 from astkit.gating import Policy, RunInfo, Scored, Selection, evaluating
-from astkit.gating.selection import predictions
+from astkit.gating.selection import check_selection, predictions
 
 numbers = st.floats(0.01, 10)
 
@@ -134,8 +134,9 @@ CHECKED: dict[str, tuple[dict[str, Any], str]] = {
 
 def test_what_cannot_be_selected_is_refused() -> None:
     for options, words in CHECKED.values():
+        chosen = Selection(**{"index": torch.tensor([0, 4]), **options})
         with pytest.raises(ValueError, match=f"^RandomSubset .*{words}") as caught:
-            Selection(**{"index": torch.tensor([0, 4]), **options}).check(5, RandomSubset(0.5))
+            check_selection(chosen, 5, RandomSubset(0.5))
         assert "\n" not in str(caught.value)
 
 
