@@ -46,7 +46,10 @@ def total(*values: float) -> list[float]:
     """Sums over the processes, in float64; the same bits in every process."""
     if world() == 1:
         return [float(value) for value in values]
-    tensor = torch.tensor(values, dtype=torch.float64, device=_device())
+    # on a device whose tensors the process group can exchange
+    on_cpu = "cpu:" in dist.get_backend_config()
+    device = None if on_cpu else torch.accelerator.current_accelerator()
+    tensor = torch.tensor(values, dtype=torch.float64, device=device or "cpu")
     dist.all_reduce(tensor)
     return tensor.tolist()
 
@@ -100,10 +103,3 @@ def same_buffers(model: nn.Module) -> None:
     if world() > 1:
         for buffer in model.buffers():
             dist.broadcast(buffer, 0)
-
-
-def _device() -> torch.device:
-    """A device whose tensors the process group can exchange."""
-    if "cpu:" in dist.get_backend_config():
-        return torch.device("cpu")
-    return torch.accelerator.current_accelerator() or torch.device("cpu")

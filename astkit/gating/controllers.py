@@ -182,10 +182,6 @@ class LogIntegral(ScaleFree):
         self._gain = 0.5  # initial value for "auto"
         self.gain = gain
 
-    def config(self) -> dict[str, Any]:
-        """Constructor arguments; the gain that "auto" arrives at is state."""
-        return {"rate": self.rate, "gain": "auto" if self.auto else self._gain}
-
     @property
     def gain(self) -> float:
         """Current step size, > 0."""

@@ -107,7 +107,6 @@ class Gate(Policy):
         self.fallback_rows: int | Tensor = 0
         self.nonfinite: int | Tensor = 0
         self.carry = 0.0  # fractional quota carried over from earlier batches
-        self._checked = False  # whether the batches are large enough for the fallback
 
     @property
     def rate(self) -> float:
@@ -129,7 +128,6 @@ class Gate(Policy):
             self.controller = resolve("controller", value)(self.rate)
         elif name in ("rate", *gains):
             setattr(self.controller, name, value)
-            self._checked = False
         else:
             raise ValueError(
                 f"there is no setting {name!r} to steer: choose one of"
@@ -199,7 +197,7 @@ class Gate(Policy):
         """Select the highest ``scores [batch]`` without synchronising with the device."""
         check_scores(scores)
         scores = scores.detach() if scores.is_floating_point() else scores.float()
-        if not self._checked:
+        if not self.batches:
             self._check_fallback(len(scores))
         batch, quota = len(scores), self._grant(len(scores))
         # room for the fallback rows: the size must not depend on the scores
@@ -261,7 +259,7 @@ class Gate(Policy):
         threshold: float,
     ) -> Selection:
         chosen = active.nonzero().squeeze(1)
-        if not self._checked:
+        if not self.batches:
             self._check_fallback(len(scores))
         count, size, target = len(chosen), len(usable), self.controller.rate
         measured, decided = count / size, None
@@ -293,7 +291,7 @@ class Gate(Policy):
 
     def _check_fallback(self, rows: int) -> None:
         """Warn if the fallback matters in batches of ``rows`` rows."""
-        self._checked, expected = True, self.rate * rows
+        expected = self.rate * rows
         # the number of active rows varies, but for the best of each batch
         least = self.min_active if self.controller.by_rank else self.fallback
         if self.rate == 1 or not self.min_active * self.fallback:

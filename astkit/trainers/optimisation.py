@@ -335,8 +335,7 @@ class Optimisation:
         """Add the gradient of a batch; if it fails, those that waited are left as they were."""
         waiting = []
         if self.accumulated.rows:
-            parameters = [p for p in self.model.parameters() if p.grad is not None]
-            waiting = [(p, p.grad.clone()) for p in parameters if p.grad is not None]
+            waiting = [(p, p.grad.clone()) for p in self.model.parameters() if p.grad is not None]
         try:
             if self.passes.micro_batch is None:
                 return self._backward(batch, weight, divisor)
