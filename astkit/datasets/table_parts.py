@@ -203,11 +203,7 @@ def _last(kept: Places, units: Any, wanted: Sequence[str]) -> dict[str, Places]:
 
 
 def _random(
-    frame: pd.DataFrame,
-    kept: Places,
-    label: Label,
-    groups: str | None,
-    given: dict[str, TableRows],
+    frame: pd.DataFrame, kept: Places, label: Label, groups: str | None, given: dict[str, TableRows]
 ) -> dict[str, Places]:
     """Random rows, of each class the same share, or whole groups for each part not given."""
     units, classes = np.arange(len(kept)), torch.zeros(len(kept)).long()
