@@ -152,25 +152,6 @@ def test_the_path_of_a_batch_is_that_of_the_code() -> None:
         assert not kind or re.search(rf"^class {kind}\b", text, re.MULTILINE), name
 
 
-def test_the_launch_links_are_those_of_the_fork(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(DOCS)
-    launch_links = importlib.import_module("launch_links")
-    for address in (
-        "git@github.com:ann/kit.git",
-        "https://github.com/ann/kit",
-        "ssh://git@github.com/ann/kit/",
-    ):
-        assert launch_links.repository(address) == "ann/kit"
-    with pytest.raises(ValueError, match=r"^origin is '/srv/kit', which is not on GitHub, "):
-        launch_links.repository("/srv/kit")
-    text = launch_links.links("ann/kit", "main", ["00_a.ipynb"])
-    place = "github.com/ann/kit/blob/main/notebooks/00_a.ipynb"
-    assert f"https://colab.research.google.com/{place.replace('.com', '')})" in text
-    assert f"(https://kaggle.com/kernels/welcome?src=https://{place})" in text
-    assert "https://mybinder.org/v2/gh/ann/kit/main?urlpath=lab/tree/notebooks)" in text
-    assert 'git+https://github.com/ann/kit"' in text
-
-
 @pytest.mark.full
 def test_no_link_of_the_site_is_dead_and_nothing_is_loaded_from_elsewhere(tmp_path: Path) -> None:
     options = ["-M", "html", ROOT, tmp_path, "-c", DOCS, "-W", "-q"]

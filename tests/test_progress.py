@@ -101,20 +101,10 @@ def test_a_bar_that_is_interrupted_stays_as_it_was(notebook: Notebook) -> None:
 def test_only_one_of_several_processes_shows_a_bar(
     notebook: Notebook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert progress.in_notebook()
     monkeypatch.setattr(progress.distributed, "rank", lambda: 1)
     Bar(total=2).finish(2, "run")
     assert notebook.outputs == []
-
-
-@pytest.mark.parametrize(
-    ("shell", "expected"),
-    [(SimpleNamespace(kernel=object()), True), (SimpleNamespace(), False), (None, False)],
-)
-def test_a_notebook_is_known_by_its_kernel(
-    shell: Any, expected: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
-    assert progress.in_notebook() is expected
 
 
 def test_a_warning_is_its_sentence_and_is_said_once(capsys: Any) -> None:
@@ -129,8 +119,6 @@ def test_a_warning_is_its_sentence_and_is_said_once(capsys: Any) -> None:
         assert line == "astkit:0: UserWarning: rows are missing\n"
 
 
-@pytest.mark.parametrize(
-    ("seconds", "words"), [(0.4, "0:00"), (90, "1:30"), (754, "12:34"), (3700, "1:01:40")]
-)
-def test_durations(seconds: float, words: str) -> None:
-    assert duration(seconds) == words
+def test_durations() -> None:
+    words = {0.4: "0:00", 90: "1:30", 754: "12:34", 3700: "1:01:40"}
+    assert {seconds: duration(seconds) for seconds in words} == words

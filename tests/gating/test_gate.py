@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from astkit.gating import Controller, Gate, LogIntegral, OriginPI, Selection, TopK
 from astkit.gating.scores import Loss
 from astkit.names import REGISTRIES
+from tests.build import refused
 from tests.gating.streams import through_json
 from tests.gating.syncs import Syncs
 
@@ -252,24 +254,17 @@ def test_scores_that_cannot_be_selected_from_are_refused() -> None:
     cases = [(torch.full((6,), bad), diverged) for bad in (math.nan, math.inf, -math.inf)]
     cases += [(torch.zeros(each), shape) for each in ((), (0,), (4, 1), (2, 3))]
     for scores, sentence in cases:
-        with pytest.raises(ValueError, match=sentence):
-            gate.select(scores)
-        with pytest.raises(ValueError, match=sentence):
-            gate.settle(scores, torch.zeros(scores.shape, dtype=torch.bool))
-
-
-@pytest.mark.parametrize(
-    ("score", "found"),
-    [
+        none = torch.zeros(scores.shape, dtype=torch.bool)
+        refused(
+            (partial(gate.select, scores), sentence), (partial(gate.settle, scores, none), sentence)
+        )
+    for score, found in (
         (lambda o, t, i: o[:3, 0], r"shape \[3\]"),
         (lambda o, t, i: torch.cat([o[:, 0], o[:, 0]]), r"shape \[16\]"),
         (lambda o, t, i: [1.0] * 8, "type list"),
-    ],
-)
-def test_a_score_of_other_rows_is_refused(score: Any, found: str) -> None:
-    sentence = f"scores has {found} for a batch of 8: give one score a row"
-    with pytest.raises(ValueError, match=sentence):
-        Gate(0.5, score)(nn.Linear(3, 2), torch.randn(8, 3), torch.zeros(8).long())
+    ):
+        call = partial(Gate(0.5, score), nn.Linear(3, 2), torch.randn(8, 3), torch.zeros(8).long())
+        refused((call, f"scores has {found} for a batch of 8: give one score a row"))
 
 
 EVERY = sorted(REGISTRIES["controller"])
@@ -278,40 +273,24 @@ EVERY = sorted(REGISTRIES["controller"])
 # --- what may be given -----------------------------------------------------------------------
 
 
-def test_criteria_of_ones_own() -> None:
-    model, x, y = nn.Linear(4, 1), torch.randn(12, 4), torch.randn(12, 1)
-    squared = Gate(0.25, criterion=nn.MSELoss(reduction="none"), controller="top_k")
-    errors = (model(x) - y).detach().square().squeeze(1)
-    assert set(squared(model, x, y).index.tolist()) == set(errors.topk(3).indices.tolist())
-
-
 def test_impossible_arguments_are_refused_and_leave_the_rate() -> None:
     gate = Gate(0.25)
     for rate in (0, -1, 1.5, math.nan):
         sentence = f"rate is {rate}: give a share above 0 and at most 1"
-        with pytest.raises(ValueError, match=sentence):
-            Gate(rate, controller=TopK(0.5))
-        with pytest.raises(ValueError, match=sentence):
-            gate.rate = rate
+        refused(
+            (partial(Gate, rate, controller=TopK(0.5)), sentence),
+            (partial(setattr, gate, "rate", rate), sentence),
+        )
         assert gate.rate == gate.controller.rate == 0.25
-    with pytest.raises(ValueError, match=r"unknown controller 'pid': choose one of log_integral"):
-        Gate(controller="pid")
-
-
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        *(({"fallback": value}, "a whole number of 0") for value in (-1, 1.5, "2", math.inf)),
-        *(({"min_active": value}, "a whole number of 0") for value in (-1, 2.5)),
-        ({"min_active": 5}, "but the fallback trains on 2 rows: give a fallback of"),
-        *(({"controller": value}, "give a name, such as 'log") for value in (None, LogIntegral)),
-        *(({"score": value}, "give a name, such as 'loss'") for value in (None, 0.5, Loss)),
-    ],
-)
-def test_arguments_of_other_kinds_are_refused(options: dict[str, Any], sentence: str) -> None:
-    (name,) = options
-    with pytest.raises(ValueError, match=f"^{name} is .*{sentence}"):
-        Gate(**options)
+    for name, values, words in (
+        ("fallback", (-1, 1.5, "2", math.inf), "fallback is .*a whole number of 0"),
+        ("min_active", (-1, 2.5), "min_active is .*a whole number of 0"),
+        ("min_active", (5,), "min_active is .*but the fallback trains on 2 rows: give a fallback"),
+        ("controller", (None, LogIntegral), "controller is .*give a name, such as 'log"),
+        ("controller", ("pid",), "unknown controller 'pid': choose one of log_integral"),
+        ("score", (None, 0.5, Loss), "score is .*give a name, such as 'loss'"),
+    ):
+        refused(*((partial(Gate, **{name: value}), f"^{words}") for value in values))
     assert Gate(min_active=2, fallback=0).min_active == 2  # no row is added
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -31,6 +32,7 @@ from astkit.gating.scores import (
 )
 from astkit.names import resolve
 from astkit.trainers.fingerprint import plain
+from tests.build import refused
 from tests.gating.streams import slow_loss
 
 RELATIVE = [LossAndContrast, LossContrastConstant]
@@ -122,14 +124,6 @@ def test_features_are_each_rows_own_and_references_can_run(
     for count in range(rows):
         running = score.running(running, count, features[count : count + 1])
         torch.testing.assert_close(running, score.reference(features[: count + 1]))
-
-
-def test_contrast_asks_for_images() -> None:
-    outputs, targets, _ = make_batch(0, rows=4)
-    tokens, pair = torch.zeros(4, 7, dtype=torch.int64), (torch.zeros(4, 7), torch.zeros(4, 7))
-    for inputs in (tokens, torch.zeros(4), torch.zeros(4, 1), pair):
-        with pytest.raises(ValueError, match=r"contrast needs the inputs in one.*score='loss'"):
-            LossAndContrast()(outputs, targets, inputs)
 
 
 # --- scores of class outputs ---------------------------------------------------------------------
@@ -229,39 +223,33 @@ def test_a_class_that_is_masked_out_does_not_count() -> None:
         torch.testing.assert_close(masked, score(without, torch.tensor([1]), UNUSED))
 
 
-def test_outputs_and_targets_that_are_no_classes_are_refused() -> None:
-    shapes = [(4,), (4, 1), (3, 5), (4, 5, 7), ()]
-    for name, outputs in product(OF_CLASSES, [*map(torch.zeros, shapes), ("a",), None]):
-        sentence = (
-            r"model returned (\[.*\]|Tensor|tuple|NoneType) for a batch of 4 rows.*, such as 'gate'"
-        )
-        with pytest.raises(ValueError, match=sentence):
-            resolve("score", name)(outputs, torch.zeros(4, dtype=torch.int64), UNUSED)
-    column, whole = torch.zeros(4, 1, dtype=torch.int64), torch.zeros(4, 5, dtype=torch.int64)
-    for targets in (torch.zeros(4), torch.zeros(4, 3), column, whole):
-        with pytest.raises(ValueError, match=r"targets are torch\.\w+ of shape .*, such as 'gate'"):
-            gradient_norm(torch.zeros(4, 5), targets, UNUSED)
+def test_what_has_no_score_is_refused() -> None:
+    labels, rows = torch.zeros(4, dtype=torch.int64), torch.zeros(4, 5)
+    sentence = r"model returned (\[.*\]|Tensor|tuple|NoneType) for a batch of 4 rows.*, such as 'ga"
+    for outputs in (*map(torch.zeros, [(4,), (4, 1), (3, 5), (4, 5, 7), ()]), ("a",), None):
+        for name in OF_CLASSES:
+            refused((partial(resolve("score", name), outputs, labels, UNUSED), sentence))
+    for targets in (torch.zeros(4), torch.zeros(4, 3), labels[:, None], rows.long()):
+        sentence = r"targets are torch\.\w+ of shape .*, such as 'gate'"
+        refused((partial(gradient_norm, rows, targets, UNUSED), sentence))
     for label in (5, -1):
-        with pytest.raises(ValueError, match=f"the label {label}, but the model has 5 outputs"):
-            gradient_norm(torch.zeros(3, 5), torch.tensor([0, label, 1]), UNUSED)
-    with pytest.raises(ValueError, match=r"float probabilities \[batch, classes\] of 0 or more"):
-        gradient_norm(torch.zeros(2, 5), torch.full((2, 5), -1.0), UNUSED)
-
-
-# --- by name -------------------------------------------------------------------------------------
-@pytest.mark.parametrize("text", ["", "lose", "loss ", "loss + contrast", "0.7*loss", "loss, loss"])
-def test_an_unknown_name_is_refused_in_one_sentence(text: str) -> None:
-    with pytest.raises(ValueError, match=f"^unknown score {re.escape(repr(text))}: choose one of"):
-        Gate(score=text)
-
-
-def test_a_negative_loss_is_refused_where_losses_are_divided() -> None:
-    random = torch.Generator().manual_seed(0)
-    batch = torch.randn(4, 5, generator=random), torch.arange(4), torch.rand(4, 12)
+        targets, sentence = (
+            torch.tensor([0, label, 1, 1]),
+            f"label {label}, but the model has 5",
+        )
+        refused((partial(gradient_norm, rows, targets, UNUSED), sentence))
+    sentence = r"float probabilities \[batch, classes\] of 0 or more"
+    refused((partial(gradient_norm, rows, rows - 1, UNUSED), sentence))
+    for inputs in (labels[:, None], torch.zeros(4), rows[:, :1], (rows, rows)):
+        sentence = r"contrast needs the inputs in one.*score='loss'"
+        refused((partial(LossAndContrast(), rows, labels, inputs), sentence))
     for score in ("loss_and_contrast", "loss_contrast_constant"):
         likelihood = Gate(score=score, criterion=lambda outputs, targets: outputs[:, 0] - 9)
-        with pytest.raises(ValueError, match=r"a loss is negative, but this score divides losses"):
-            likelihood.significance(*batch)
+        call = partial(likelihood.significance, rows, labels, torch.rand(4, 12))
+        refused((call, "a loss is negative, but this score divides losses"))
+    for text in ("", "lose", "loss ", "loss + contrast", "0.7*loss", "loss, loss"):
+        sentence = f"^unknown score {re.escape(repr(text))}: choose one of"
+        refused((partial(Gate, score=text), sentence))
 
 
 # --- memories ------------------------------------------------------------------------------------

@@ -39,18 +39,6 @@ def test_it_names_no_place_of_one_machine(notebook: Path) -> None:
     assert PLACES.findall(text) == []
 
 
-def test_it_holds_the_outputs_of_its_parameters(notebook: Path) -> None:
-    first, second, *_ = code_cells(notebook)
-    preset = re.search(r'^preset = "(\w+)"', first.source, re.MULTILINE)
-    assert preset is not None
-    said = "".join(output.get("text", "") for output in second.outputs)
-    assert said.endswith(f"· preset {preset[1]}\n")
-
-
-def test_it_is_small(notebook: Path) -> None:
-    assert notebook.stat().st_size < 1_000_000
-
-
 def test_there_is_nothing_to_strip() -> None:
     """Such as who ran a notebook when, and the state of widgets."""
     command = [sys.executable, "-m", "nbstripout", "--verify", *STRIP, *FOLDER.glob("*.ipynb")]
