@@ -11,11 +11,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from astkit import rng
 from astkit.gating import Gate
 from astkit.trainers import TrainConfig, Trainer
 from astkit.trainers.optimisation import Optimisation
 from astkit.trainers.refusals import out_of_memory
+from tests import build
 from tests.trainers.test_optimisation import add, batches, grads, made, train
 
 EXHAUSTED = "CUDA out of memory. Tried to allocate 2.00 GiB (a simulated one)"
@@ -31,9 +31,7 @@ class Limited(nn.Module):
 
     def __init__(self, where: str = "all", limit: int = 56) -> None:
         super().__init__()
-        with rng.isolated("cpu", 0):
-            layers = nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 4)
-        self.net = nn.Sequential(*layers).double()
+        self.net = build.network(6, 4, 16, nn.Tanh(), dtype=torch.float64)
         self.tally = nn.Parameter(torch.zeros(56, dtype=torch.float64))
         self.where, self.limit = where, limit
         self.sizes: list[int] = []
@@ -92,7 +90,7 @@ def test_memory_may_run_out_anywhere_in_a_batch(call: int) -> None:
         if next(left) == call:
             raise torch.OutOfMemoryError(EXHAUSTED)
 
-    short.model.net[0].weight.register_hook(fail)
+    short.model.net[1].weight.register_hook(fail)
     train(short, *batch)
     train(enough, *batch)
     torch.testing.assert_close(grads(short.model), grads(enough.model), rtol=0, atol=1e-12)
@@ -116,17 +114,10 @@ def test_a_run_with_little_memory_is_that_with_enough(
     x, y, _ = numbered()
 
     def run(limit: int) -> Trainer:
-        trainer = Trainer(
-            Limited(where, limit),
-            TensorDataset(x, y),
-            TensorDataset(x, y),
-            batch_size=16,
-            epochs=2,
-            policy=copy.deepcopy(policy),
-            config=TrainConfig(lr=1e-2, clip_norm=None, accumulation_steps=2),
-            criterion=counting,
-            device="cpu",
-        )
+        config = TrainConfig(lr=1e-2, clip_norm=None, accumulation_steps=2)
+        options = {"policy": copy.deepcopy(policy), "config": config, "criterion": counting}
+        data = TensorDataset(x, y)
+        trainer = build.trainer(Limited(where, limit), data, data, batch_size=16, **options)
         trainer.run()
         return trainer
 
@@ -151,20 +142,8 @@ def test_what_runs_out_of_memory() -> None:
     assert out_of_memory(caught.value)
 
 
-class Normed(nn.Module):
-    """BatchNorm over vectors, which cannot normalise a single row."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        with rng.isolated("cpu", 0):
-            self.net = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 4))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.net(x)
-
-
 @pytest.mark.parametrize(("rows", "micro_batch"), [(25, 8), (25, 24), (33, 16), (17, 4)])
 def test_micro_batches_leave_no_single_row_to_batchnorm(rows: int, micro_batch: int) -> None:
-    work = made(Normed(), micro_batch=micro_batch)
+    work = made(build.network(6, 4, 8, nn.BatchNorm1d(8)), micro_batch=micro_batch)
     assert len(train(work, *next(batches(torch.float32, rows=rows)))) == rows
     assert work.steps == 1

@@ -6,6 +6,7 @@ import copy
 import math
 import warnings
 from collections.abc import Iterator
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -17,13 +18,14 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau, StepLR
-from torch.utils.data import TensorDataset
 
 from astkit import rng
 from astkit.datasets import Batch
 from astkit.gating import Gate, Policy, Selection, cross_entropy_rows
 from astkit.trainers import TrainConfig, Trainer
 from astkit.trainers.optimisation import Optimisation
+from tests import build
+from tests.build import refused
 from tests.trainers.states import flagged, same
 
 SPLIT = (5, 11, 2, 7)  # the rows of four batches that add up to one of 25, as a gate leaves them
@@ -414,12 +416,11 @@ def test_on_a_device_a_flag_keeps_the_weights_until_somebody_asks(
 def test_after_a_divergence_on_a_device_the_users_optimizer_moves_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    data = TensorDataset(torch.randn(32, 6), torch.arange(32) % 4)
     model = network(torch.float32)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)
-    trainer = Trainer(model, data, optimizer=optimizer, epochs=1, batch_size=8, device="cpu")
-    flagged(monkeypatch, trainer.optimisation)
-    steps = trainer.steps()
+    run = trainer(model, optimizer=optimizer, epochs=1)
+    flagged(monkeypatch, run.optimisation)
+    steps = run.steps()
     next(steps)
     Overflowing(model[0].weight).on = True
     with pytest.raises(FloatingPointError):
@@ -444,11 +445,7 @@ def test_kernels_that_may_ignore_the_flag_are_waited_for() -> None:
 # --- learning rates
 
 
-DATA = TensorDataset(torch.randn(32, 6), torch.arange(32) % 4)
-
-
-def trainer(model: nn.Module, **options: Any) -> Trainer:
-    return Trainer(model, DATA, **{"epochs": 2, "batch_size": 8, "device": "cpu", **options})
+trainer = partial(build.trainer, train=build.rows(32, 6, 4))
 
 
 def rates(run: Trainer) -> list[float]:
@@ -521,16 +518,6 @@ def test_a_batch_that_uses_no_parameter_of_the_optimizer_takes_no_step(
     assert work.steps == 1
 
 
-def test_an_optimizer_of_parameters_outside_the_model_is_refused() -> None:
-    model, other = network(torch.float32), network(torch.float32)
-    with pytest.raises(ValueError, match=r"4 parameters of .* from model\.parameters\(\)"):
-        trainer(model, optimizer=sgd(other))
-    before, model[2] = sgd(model), nn.Linear(16, 4)  # it still holds the layer that was replaced
-    with pytest.raises(ValueError, match="2 parameters of the optimizer or the criterion are not"):
-        trainer(model, optimizer=before)
-    trainer(model, optimizer=sgd(model[2])).run()
-
-
 class Proxies(nn.Module):
     """A criterion with a trainable vector per class."""
 
@@ -544,8 +531,8 @@ class Proxies(nn.Module):
 
 def test_a_criterion_with_parameters_is_trained_as_a_part_of_the_model() -> None:
     model, criterion = nn.Linear(6, 4), Proxies()
-    with pytest.raises(ValueError, match=r"1 parameters of .* with model\.loss = criterion"):
-        trainer(model, criterion=criterion)
+    words = r"1 parameters of .* with model\.loss = criterion"
+    refused((partial(trainer, model, criterion=criterion), words))
     trainer(model, criterion=Proxies().requires_grad_(False))
     model.loss = criterion
     trainer(model, criterion=criterion).run()
@@ -585,14 +572,6 @@ def test_a_factor_of_the_rates_leaves_those_of_the_optimizer_as_they_were() -> N
         own.train(Batch(torch.arange(2), torch.ones(2, 4), torch.zeros(2).long()))
     own.release()
     assert optimizer.param_groups[0]["lr"] == pytest.approx(0.1)
-
-
-def test_a_scheduler_that_needs_a_metric_is_refused() -> None:
-    model = nn.Linear(4, 3)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    plateau: Any = ReduceLROnPlateau(optimizer)
-    with pytest.raises(ValueError, match="ReduceLROnPlateau, which needs a metric"):
-        Optimisation(model, TrainConfig(), cross_entropy_rows, optimizer, plateau)
 
 
 # --- unusual parameters ---
@@ -662,25 +641,11 @@ def test_complex_and_sparse_parameters_train_as_a_plain_loop(name: str, many: in
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
 
 
-def test_a_loss_scale_and_complex_parameters_are_one_sentence() -> None:
-    with pytest.raises(ValueError, match=r"precision is 'fp16'.* complex parameters: give 'bf16'"):
-        made(Complex(torch.complex64, True), precision="fp16")
-
-
 class Searching(torch.optim.SGD):
     """Evaluates the loss several times, as line searches do."""
 
     def step(self, closure: Any) -> Any:  # type: ignore[override]
         return closure()
-
-
-@pytest.mark.parametrize(
-    "optimizer", [torch.optim.LBFGS, type("Own", (torch.optim.LBFGS,), {}), Searching]
-)
-def test_an_optimizer_that_needs_a_closure_is_one_sentence(optimizer: Any) -> None:
-    model = network()
-    with pytest.raises(ValueError, match=f"optimizer {optimizer.__name__} needs a closure, "):
-        made(model, optimizer=optimizer(model.parameters()))
 
 
 class Detached(nn.Linear):
@@ -692,25 +657,52 @@ def frozen(model: nn.Module) -> nn.Module:
     return model.requires_grad_(False)
 
 
-@pytest.mark.parametrize(
-    ("model", "said"),
-    [
-        (nn.Identity(), "the Identity has no parameters"),
-        (nn.Sequential(nn.Flatten(), nn.ReLU()), "the Sequential has no parameters"),
-        (frozen(nn.Linear(6, 4)), "the Linear has 2 parameters, all frozen"),
-        (frozen(network()), "the Sequential has 4 parameters, all frozen"),
-        (Detached(6, 4), "the loss depends on no parameter that is trained"),
-    ],
-)
-def test_a_model_without_anything_to_train_is_one_sentence(model: nn.Module, said: str) -> None:
-    with pytest.raises(ValueError, match=f"{said}, so there is nothing to train: give the model"):
-        train(made(model), torch.randn(8, 6), torch.arange(8) % 4)
-
-
-def test_an_optimizer_of_frozen_parameters_alone_is_one_sentence() -> None:
-    model = network()
-    frozen(model[0])
-    groups = [{"params": [each]} for each in model[0].parameters()]
-    for parameters in (model[0].parameters(), groups):
-        with pytest.raises(ValueError, match="the optimizer got 2 parameters, all frozen, so the"):
-            made(model, optimizer=torch.optim.SGD(parameters, lr=0.1))
+def test_what_cannot_be_trained_is_one_sentence() -> None:
+    model, other, half = network(torch.float32), network(torch.float32), network()
+    still = network().requires_grad_(False)
+    frozen(half[0])
+    before, model[2] = sgd(model), nn.Linear(16, 4)  # it still holds the layer that was replaced
+    trainer(model, optimizer=sgd(model[2])).run()
+    optimizer = sgd(model)
+    metric: Any = ReduceLROnPlateau(optimizer)
+    config, x, y = TrainConfig(), torch.randn(8, 6), torch.arange(8) % 4
+    scale, idle = r"precision is 'fp16'.* complex parameters: give 'bf16'", "so there is nothing to"
+    refused(
+        (
+            lambda: trainer(model, optimizer=sgd(other)),
+            r"4 parameters of .* from model\.parameters\(\)",
+        ),
+        (
+            lambda: trainer(model, optimizer=before),
+            "2 parameters of the optimizer or the criterion are not",
+        ),
+        (
+            lambda: Optimisation(model, config, cross_entropy_rows, optimizer, metric),
+            "ReduceLROnPlateau, which needs a metric",
+        ),
+        (lambda: made(Complex(torch.complex64, True), precision="fp16"), scale),
+        *(
+            (
+                partial(made, model, optimizer=kind(model.parameters())),
+                f"optimizer {kind.__name__} needs a closure, ",
+            )
+            for kind in (torch.optim.LBFGS, type("Own", (torch.optim.LBFGS,), {}), Searching)
+        ),
+        *(
+            (lambda each=each: train(made(each), x, y), f"{words}, {idle} train: give the model")
+            for each, words in (
+                (nn.Identity(), "the Identity has no parameters"),
+                (nn.Sequential(nn.Flatten(), nn.ReLU()), "the Sequential has no parameters"),
+                (frozen(nn.Linear(6, 4)), "the Linear has 2 parameters, all frozen"),
+                (still, "the Sequential has 4 parameters, all frozen"),
+                (Detached(6, 4), "the loss depends on no parameter that is trained"),
+            )
+        ),
+        *(
+            (
+                partial(made, half, optimizer=torch.optim.SGD(parameters, lr=0.1)),
+                "the optimizer got 2 parameters, all frozen, so the",
+            )
+            for parameters in (half[0].parameters(), [{"params": [*half[0].parameters()]}])
+        ),
+    )

@@ -16,6 +16,7 @@ from astkit.gating import ContextScore, Gate, LogIntegral, OriginPI, Policy, Sel
 from astkit.gating.scores import Loss
 from astkit.profiling.flops import FlopCounter
 from astkit.trainers import Event, SampleBySampleTrainer, TrainConfig
+from tests.build import refused
 from tests.trainers.states import RecordedSampleTrainer, RecordedTrainer
 
 STEPS, EPOCHS = 20, 4  # 160 rows in batches of 32
@@ -292,17 +293,15 @@ def small(
 
 
 def test_what_cannot_be_decided_row_by_row_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"TopK needs a whole batch of scores.*'log_integral'"):
-        small(Gate(controller="top_k"))
-    small(Gate(controller="top_k"), update="per_batch").run()
-    with pytest.raises(ValueError, match="update is 'per_row': choose 'per_sample' or 'per_batch'"):
-        small(Gate(), update="per_row")
-    for policy in (None, Policy()):
-        with pytest.raises(ValueError, match=r"policy is a .*: pass policy=Gate"):
-            small(policy)
-    with pytest.raises(ValueError, match="TopK needs a whole batch of scores"):
-        small(Gate(0.5), replay=[Event(3, "controller", "top_k")])
-    steered = small(Gate(0.5))
-    with pytest.raises(ValueError, match="TopK needs a whole batch of scores"):
-        steered.steer("controller", "top_k")
+    top_k, steered = Gate(controller="top_k"), small(Gate(0.5))
+    small(top_k, update="per_batch").run()
+    whole, replay = r"TopK needs a whole batch of scores", [Event(3, "controller", "top_k")]
+    refused(
+        (lambda: small(top_k), f"{whole}.*'log_integral'"),
+        (lambda: small(Gate(0.5), replay=replay), whole),
+        (lambda: steered.steer("controller", "top_k"), whole),
+        (lambda: small(Gate(), update="per_row"), "update is 'per_row': choose 'per_sample' or 'p"),
+        (lambda: small(None), r"policy is a .*: pass policy=Gate"),
+        (lambda: small(Policy()), r"policy is a .*: pass policy=Gate"),
+    )
     steered.run()
