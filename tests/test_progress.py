@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import threading
 import warnings
@@ -89,13 +88,6 @@ def test_nothing_is_shown_in_a_pipe_unless_it_is_asked_for(shown: bool | None, c
         assert threading.active_count() == threads
         bar.finish(2, "run")
     assert ("2 runs in 0:00" in capsys.readouterr().err) is bool(shown)
-
-
-def test_a_bar_that_is_interrupted_stays_as_it_was(notebook: Notebook) -> None:
-    with contextlib.suppress(KeyboardInterrupt), Bar(total=2, mininterval=0) as bar:
-        bar.update()
-        raise KeyboardInterrupt
-    assert "| 1/2 [" in notebook.outputs[0][-1]
 
 
 def test_only_one_of_several_processes_shows_a_bar(

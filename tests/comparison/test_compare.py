@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import random
 import re
 from functools import partial
@@ -631,15 +630,6 @@ def test_a_policy_that_observed_another_run_is_refused(policy: Policy) -> None:
     Trainer(make_model(), TRAIN, classes(100), policy=policy, budget=Budget(epochs=3)).run()
     with pytest.raises(ValueError, match="with what it observed in another run: pass a new one"):
         checked_methods([policy])
-
-
-def test_nothing_is_kept_without_a_folder() -> None:
-    report = run(policies=["auto"], seeds=[0])
-    folder = report._folder.parent
-    assert folder.exists()
-    del report
-    gc.collect()
-    assert not folder.exists()
 
 
 FEW = DataLoader(Subset(TRAIN, range(5)), batch_size=16, shuffle=True, drop_last=True)

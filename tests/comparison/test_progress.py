@@ -46,26 +46,6 @@ def test_the_time_left_is_right_after_a_fifth_of_the_work(
     bar.close()
 
 
-def test_it_names_the_run_and_counts_those_that_may_fall_away(
-    clock: SimpleNamespace, terminal: Any
-) -> None:
-    terminal()
-    bar = RunsBar()
-    bar.begin("forecast")
-    assert str(bar).startswith("forecast:   0%|")
-    bar.begin("run")
-    with bar.run("dense", 3, 0, ["dense", "aim", "control of aim"], fall_away=True):
-        assert str(bar).startswith("run 1 of up to 3:   0%|")
-        clock.now += 10
-        bar.show(trainer(0.5))
-        # a quarter of a run of each three times as long
-        assert "17%|" in str(bar)
-        assert str(bar).endswith("| [00:10<00:50, dense, seed 3: epoch 3/4, loss 0.125]")
-    with bar.run("aim", 3, 1, ["aim"], fall_away=False):
-        assert str(bar).startswith("run 2 of 2: ")
-    bar.close()
-
-
 def test_a_comparison_shows_forecast_baseline_and_runs(
     terminal: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:

@@ -134,14 +134,6 @@ def test_the_json_is_the_whole_report_in_plain_values(rows: Rows) -> None:
         assert each["difference"] == pytest.approx(verdict.difference._asdict())
 
 
-def test_a_lost_validation_value_leaves_the_page_whole(rows: Rows) -> None:
-    rows = copy.deepcopy(rows)
-    for row in rows[7:9]:  # of "infobatch"
-        row["curve"] = [[*point[:2], None] for point in row["curve"]]
-    rows[1]["curve"][-1][2] = math.inf  # of dense
-    assert Tags(report(rows)._repr_html_()).seen.count("img") == 2
-
-
 def test_the_figures_show_what_the_verdicts_say(rows: Rows) -> None:
     rows = copy.deepcopy(rows)
     for row in rows[5:10]:

@@ -12,7 +12,6 @@ from torch.utils.data import DataLoader, Subset, SubsetRandomSampler, TensorData
 
 from astkit import indexed
 from astkit.comparison.samples import Samples, explorer, together
-from astkit.comparison.suspects import highest_first
 from astkit.datasets import Images, Loader
 from astkit.datasets.facts import class_labels
 
@@ -110,16 +109,6 @@ def test_suspects_are_written_and_dropped(trained, images, tmp_path):
     assert torch.equal(rest[1][0], images[2][0])
     assert class_labels(rest).tolist() == [0, 2, 1, 2]
     assert Loader(rest, 2).num_samples == 4
-
-
-def test_suspects_of_equal_loss_are_ordered_at_random(trained):
-    rows = 4000
-    even = Samples(torch.ones(8, rows, dtype=torch.int32), torch.full((8, rows), 0.5))
-    wrong = torch.arange(rows) < 400  # a stable order would find all of them
-    assert wrong[even.suspects(400).rows].double().mean() < 0.15
-    assert torch.equal(even.suspects(400).rows, even.suspects(400).rows)
-    order = highest_first(torch.tensor([NAN, 1.0, float("inf"), 3.0]))
-    assert order.tolist() == [2, 3, 1, 0]
 
 
 def test_what_is_shown_is_what_the_data_hold(trained, images):

@@ -171,14 +171,6 @@ def test_gains_below_the_smallest_one_are_none_where_it_is_given() -> None:
     assert judge(entries({"x": tiny}))[0].outcome == "better"  # the sign comes first
 
 
-def test_for_losses_lower_is_better() -> None:
-    (found,) = judge(entries({"x": negative(CLEAR)}), "loss", False)
-    assert (found.outcome, found.better, found.words) == ("better", True, "better")
-    (found,) = judge(entries({"x": CLEAR}), "loss", False)
-    assert (found.outcome, found.better, found.words) == ("worse", False, "worse")
-    assert judge(entries({"x": NOISY}), "loss", False)[0].better is None
-
-
 def test_outcomes_are_corrected_for_all_policies_and_say_so() -> None:
     weak, under = (0.02, 0.004, 0.01, 0.02, 0.002), (0.0035, -0.004, 0.002, 0.003, -0.0045)
     assert 0.025 < stats.ttest_1samp(weak, 0).pvalue < 0.05

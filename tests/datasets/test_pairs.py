@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from astkit.datasets import pairs
-from astkit.datasets.pairs import TextPair, docs_pairs, in_validation, read_pairs, words
+from astkit.datasets.pairs import docs_pairs, in_validation, read_pairs, words
 
 DATA = Path(__file__).parents[2] / "data"
 
@@ -44,14 +44,6 @@ def test_the_licences_of_all_origins_lie_beside_them():
         assert owner in text
     readme = (DATA / "README.md").read_text()
     assert f"{len(docs_pairs()):,} pairs" in readme
-
-
-def test_pairs_come_back(tmp_path):
-    some = [TextPair("one two é", "three four", "x 1"), TextPair("five six", "seven")]
-    path = written(tmp_path / "a.jsonl.gz", some)
-    assert read_pairs(path) == some
-    (tmp_path / "c.jsonl").write_bytes(gzip.decompress(path.read_bytes()) + b"\n")
-    assert read_pairs(tmp_path / "c.jsonl") == some
 
 
 @given(st.lists(st.text("abcXYZ09_", min_size=1), min_size=1, max_size=5))

@@ -154,14 +154,6 @@ def test_a_later_table_is_encoded_as_the_first(tmp_path: Path) -> None:
     assert torch.equal(again.inputs(torch.arange(ROWS)), train.inputs(torch.arange(ROWS)))
 
 
-def test_new_words_of_columns_of_many_are_counted() -> None:
-    names = [f"w{row}" for row in range(ROWS)]
-    train = Table(frame(kind=names, street=names), label="price")
-    test = Table(frame(kind=[*names[2:], "a", "b"], street=[*names[1:], "a"]), like=train)
-    said = "words that no training row has, read by their letters: 2 of 'kind', 1 of 'street'"
-    assert test.notes == [said]
-
-
 def test_a_table_without_labels_has_all_its_rows() -> None:
     train = Table(frame(), label="price")
     for made in (frame(5).drop(columns="price"), frame(5, price=None)):

@@ -27,14 +27,6 @@ def test_numbers_are_standardised_filled_by_the_median_and_clipped() -> None:
     assert encoder.numbers(later)[:, 1].tolist() == [0, 2, 0]  # a constant is not divided
 
 
-def test_trees_see_values_as_they_are() -> None:
-    train = pd.DataFrame({"a": [0.0, 100, np.nan]})
-    values = TableEncoder().fit(train).numbers(train, scaled=False)
-    assert values[:2, 0].tolist() == [0, 100]
-    assert np.isnan(values[2, 0])
-    assert values[:, 1].tolist() == [0, 0, 1]
-
-
 def test_dates_are_days_weekday_month_and_hour() -> None:
     """2024-02-29 was a Thursday; days are exact also where float32 would not be."""
     moments = pd.to_datetime(["2024-02-29 18:00", "2024-03-01 06:00", None])

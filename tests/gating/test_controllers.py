@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from astkit.gating import LogIntegral, OriginPI, QuantileEMA, TopK
-from astkit.gating.controllers import density
 from tests.gating.streams import BATCH, follow, gamma2
 
 KINDS: list[Any] = [LogIntegral, OriginPI, QuantileEMA, TopK]
@@ -124,13 +123,6 @@ def test_it_moves_the_logarithm_by_gain_times_error(
         assert math.log(controller.threshold(torch.rand(3), 0)) == pytest.approx(logarithm)
 
 
-def test_a_huge_gain_stays_within_the_range_of_thresholds() -> None:
-    controller = LogIntegral(0.1, gain=1000)
-    controller.threshold(torch.rand(8), 1)
-    controller.update(1.0, torch.rand(8))  # by e**900
-    assert controller.value == 1 / controller.smallest
-
-
 def test_scores_of_any_scale_and_kind_can_steer() -> None:
     stream = (gamma2(0, 60) * 16).round() / 16
     plain = follow(LogIntegral(0.25), stream)
@@ -235,12 +227,6 @@ def test_quantile_ema_averages_weibulls_quantiles(
         expected += alpha * (found - expected)
         controller.update(0.123, scores)  # the rate takes no part
     assert math.log(controller.threshold(stream[0], 0)) == pytest.approx(expected, abs=1e-9)
-
-
-def test_the_density_by_hand() -> None:
-    # 4 values, so k = ceil(4 ** 0.8 / 3) = 2: the third nearest to 1 is 3 away
-    assert density(torch.tensor([1.0, 2.0, 4.0, 9.0]), 1.0) == pytest.approx(2 / (2 * 3 * 4))
-    assert density(torch.tensor([5.0, 5.0, 5.0, 9.0]), 5.0) == math.inf
 
 
 # --- the original's controller -------------------------------------------------------------------

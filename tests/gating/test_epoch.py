@@ -92,20 +92,6 @@ def test_a_round_without_a_plan_is_its_share_of_the_order() -> None:
     assert (len(some.rows), some.share) == (2, 0.4)
 
 
-def test_candidates_of_a_round_without_rows_count_with_those_of_the_next() -> None:
-    class Late(Policy):
-        rounds = 3
-
-        def plan(self, run: RunInfo) -> Selection:
-            return Selection(run.rows[: 1 if run.round == 2 else 0])
-
-    epoch, found = Epoch(Late(), 6), []
-    while not epoch.complete:
-        epoch.plan(torch.arange(6), 0.0)
-        found.append((epoch.candidates, epoch.share))
-    assert found == [(2, 0.0), (4, 0.0), (6, 1 / 6)]
-
-
 @settings(deadline=None, max_examples=20)
 @given(st.lists(st.integers(0, 5), max_size=30))
 def test_occurrences_count_the_visits_of_a_row_before(rows: list[int]) -> None:
@@ -166,7 +152,3 @@ def test_an_epoch_that_is_not_trained_by_its_policy_is_told(
         list(sampler)
         assert len(recwarn) == told
     assert not told or "no batch of the last epoch of Weighing was" in str(recwarn[0].message)
-
-
-def test_data_without_a_length_have_the_rows_that_are_said() -> None:
-    assert Epoch(RandomSubset(0.4), 5, data=object()).draws == 5

@@ -14,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from astkit.gating import Controller, Gate, LogIntegral, OriginPI, Selection, TopK
+from astkit.gating import Gate, LogIntegral, OriginPI, Selection, TopK
 from astkit.gating.scores import Loss
 from astkit.names import REGISTRIES
 from tests.build import refused
@@ -105,29 +105,6 @@ def test_every_decision_follows_the_rules(
     assert (gate.active, gate.fallback_rows, gate.nonfinite) == (active, added, lost)
     assert (gate.seen, gate.measured_rate) == (sum(batches) - lost, active / gate.seen)
     assert {**gate.state_dict(), "nonfinite": 0} == clean.state_dict()
-
-
-def test_the_controller_learns_each_batch_once_and_after_the_decision() -> None:
-    calls: list[tuple[Any, ...]] = []
-
-    class Recorder(Controller):
-        def threshold(self, scores: Tensor, quota: int) -> float:
-            calls.append(("threshold", len(scores), quota))
-            return 0.5
-
-        def update(self, rate: float, scores: Tensor) -> None:
-            calls.append(("update", len(scores), rate))
-
-    gate = Gate(controller=Recorder(0.25))
-    assert gate.rate == 0.25  # an instance brings its own
-    gate.select(torch.tensor([0.1, 0.6, math.nan, 0.7, 0.2, 0.3]))
-    gate.select(torch.tensor([0.1, 0.2, 0.3, 0.4]))  # the fallback's rows are not in the rate
-    assert calls == [
-        ("threshold", 5, 1),
-        ("update", 5, 0.4),
-        ("threshold", 4, 1),
-        ("update", 4, 0.0),
-    ]
 
 
 @equal_scores
@@ -369,15 +346,6 @@ def test_top_k_takes_the_highest_finite_scores(
         lost += size - len(finite)
         assert abs(float(gate.carry) - carry) < 1e-6
     assert (gate.fallback_rows, gate.nonfinite, gate.seen) == (added, lost, sum(sizes) - lost)
-
-
-def test_rows_without_a_finite_score_weigh_nothing_and_cannot_spoil_the_mean() -> None:
-    gate = Gate(0.9, controller="top_k")
-    chosen = gate.select(torch.tensor([1.0, math.nan, 3.0, math.inf, -math.inf, 2.0]))
-    losses = torch.tensor([1.0, math.nan, 3.0, math.inf, math.inf, 2.0])
-    assert float(chosen.mean(chosen.take(losses))) == 2.0
-    lost = gate.select(torch.full((8,), math.nan))
-    assert math.isnan(float(lost.mean(lost.take(torch.full((8,), math.nan)))))
 
 
 class High(LogIntegral):

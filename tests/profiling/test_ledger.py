@@ -382,10 +382,3 @@ def test_the_state_goes_through_json_and_goes_on(machine):
         machine.spend(12.0, 100.0)
     assert (restored.energy().joules, restored.energy().reason) == (None, "the run was resumed")
     assert Ledger().energy().reason == "no meter was given"
-
-
-def test_a_copy_counts_for_itself():
-    ledger = Ledger()
-    with copy.deepcopy(ledger).phase("load"):
-        pass
-    assert ledger.phases == {}

@@ -189,12 +189,6 @@ def test_an_export_has_the_files_that_its_code_needs(need: str, tmp_path: Path) 
     assert kept.read_text() == "print('changed')"  # a file that is there is not overwritten
 
 
-def test_files_beside_the_code_of_an_installation_are_left_out(monkeypatch) -> None:
-    before = export.archive({})
-    monkeypatch.setattr(export, "SHARE", ROOT / "astkit" / "widgets")
-    assert len(export.archive({})) < len(before)
-
-
 def test_large_files_are_not_taken_along(named: Path, tmp_path: Path) -> None:
     (named.parent / "found" / "table.bin").write_bytes(bytes(1_000_001))
     with pytest.raises(ValueError, match=r"results names .*table.bin, which has more than 1 MB"):

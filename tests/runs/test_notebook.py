@@ -7,7 +7,6 @@ import time
 from pathlib import Path
 
 import nbformat
-import numpy as np
 import papermill
 import pytest
 from filelock import FileLock
@@ -162,13 +161,6 @@ def test_other_names_forms_and_types_are_refused_in_a_sentence(plan):
             plan.values(options)
 
 
-def test_values_from_python_are_those_that_a_notebook_can_take(plan):
-    assert plan.check("rate", 1) == 1
-    for name, value in (("mode", 3), ("seed", np.int64(3)), ("names", ("a",)), ("live", 1)):
-        with pytest.raises(ValueError, match=f"^{name} is "):
-            plan.check(name, value)
-
-
 # --- runs ------------------------------------------------------------------------------------
 
 FACTS = """\
@@ -302,13 +294,6 @@ def test_a_run_that_did_not_reach_its_end_is_incomplete_whatever_it_wrote(plan, 
     resumed = notebook.run_notebook(plan, {}, root)
     assert (resumed.status, resumed.folder) == ("complete", record.folder)
     assert record.result["rows"] == []
-
-
-def test_a_run_of_another_astkit_is_noted(plan, root, process):
-    process("complete")
-    record = Record(notebook.run_notebook(plan, {}, root).folder)
-    record.write("env.json", {**record.read("env.json"), "source": "another"})
-    assert notebook.run_notebook(plan, {}, root).note == "astkit changed since: run it with --again"
 
 
 def test_a_folder_belongs_to_one_process_at_a_time(plan, root, process):

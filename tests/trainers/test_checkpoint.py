@@ -85,10 +85,6 @@ def test_saving_leaves_workers_that_persist_alone(tmp_path: Path) -> None:
     assert weights[0] == weights[1]
 
 
-def test_a_run_killed_before_its_first_checkpoint_starts_again(tmp_path: Path) -> None:
-    assert build(tmp_path, resume=True).step == 0
-
-
 # --- ends other than that of the budget
 
 

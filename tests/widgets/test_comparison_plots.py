@@ -120,13 +120,3 @@ def test_only_measured_costs_are_drawn():
     assert [axis.get_ylabel() for axis in figure.axes] == ["validation loss"]
     assert figure.get_suptitle() == ""
     figure.png()  # dollar signs are no formula
-
-
-@pytest.mark.parametrize("higher", [True, False])
-def test_a_gain_is_never_cut_off(higher):
-    sign = 1 if higher else -1
-    ends = sorted((sign * 22.0, sign * 25.0))
-    far = {"arm": "aim", "against": "dense", "mean": sign * 23.8, "n": 5}
-    (axis,) = forest([{**far, "low": ends[0], "high": ends[1]}], higher=higher).axes
-    assert not axis.texts
-    assert segment(axis.containers[-1]) == pytest.approx(ends)

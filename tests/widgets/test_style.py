@@ -35,16 +35,6 @@ def test_every_policy_has_a_look_of_its_own():
     assert len({style.LOOKS[name] for name in policies}) == len(policies)
 
 
-def test_a_name_keeps_its_look_and_a_new_one_gets_one_of_its_own(monkeypatch):
-    monkeypatch.setattr(style, "_others", {})
-    auto = style.line("auto")
-    assert style.line("auto, 0.85 of the FLOPs") == style.line("auto at 0.5") == auto
-    assert (auto["color"], auto["marker"]) == style.LOOKS["auto"]
-    new = [style.line(name) for name in ("automatic", "another")]
-    assert new[0] == style.line("automatic")
-    assert len({line["color"] for line in (auto, *new)}) == 3
-
-
 def test_lines_of_one_figure_differ_in_colour():
     names = ["dense", "gate(0.1)", "gate(0.4)", "cached_loss", "auto", "auto-encoder"]
     looks = style.lines(names)

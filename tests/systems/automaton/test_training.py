@@ -73,13 +73,6 @@ def test_the_trainer_does_what_a_plain_loop_does(task: tasks.AutomatonTask) -> N
     assert [step["trained"] for step in trainer.history.steps] == [task.batch_size] * 6
 
 
-def test_another_batch_size_leaves_the_number_of_updates() -> None:
-    for task in (ASYNC, LIFE):
-        trainer = cpu(task, iterations=6, batch_size=7)
-        trainer.run()
-        assert (trainer.step, trainer.ledger.samples.trained) == (6, 6 * 7)
-
-
 def test_a_pass_is_evaluated_hard_beside_soft() -> None:
     trainer = cpu(ASYNC)
     history = trainer.run()

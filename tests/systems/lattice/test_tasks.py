@@ -11,7 +11,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.linear_model import Ridge
 
 from astkit import rng
 from astkit.datasets import Loader
@@ -24,7 +23,6 @@ from astkit.systems.lattice.tasks import (
     docs_task,
     lsa,
     retrieval,
-    ridge,
     text_task,
 )
 from tests.gating.without_float64 import WithoutFloat64
@@ -96,17 +94,6 @@ def test_embeddings_are_projections_onto_the_leading_directions(monkeypatch):
         assert not fast[:, 6:].any()
 
 
-def test_the_same_texts_give_the_same_bits_and_directions_beyond_the_rank_are_zero():
-    before = torch.random.get_rng_state()
-    first, second = (lsa(TEXTS, 4)(TEXTS) for _ in range(2))
-    assert torch.equal(first, second)
-    assert torch.equal(torch.random.get_rng_state(), before)
-    assert not lsa(TEXTS, 6)(["zebra quux"]).any()  # no words in common
-    embed = lsa(["one two", "one two", "three four"] * 3, 5)  # of rank 2
-    assert not embed(["two three five", "four of one"])[:, 2:].any()
-    assert embed(["two three five"]).norm().item() == pytest.approx(1)
-
-
 def test_batches_are_those_of_a_plain_loop():
     x, y = (torch.randn(23, 5, generator=rng.generator(key)) for key in (1, 2))
     tokens = torch.arange(23)[:, None], -torch.arange(23)[:, None]
@@ -153,27 +140,6 @@ def test_metrics_are_those_of_a_plain_loop(n, dim, seed):
     assert retrieval(3 * targets, targets)["mrr"] == 1
     single = targets.float(), noise.float()
     assert retrieval(*map(WithoutFloat64.on, single)) == retrieval(*single)
-
-
-def test_ties_share_their_mean_rank():
-    for predicted in (torch.zeros(9, 9), torch.ones(9, 9)):  # all tie: everyone's rank is 5
-        assert retrieval(predicted, torch.eye(9))["mrr"] == pytest.approx(1 / 5)
-
-
-def test_lambda_is_the_best_on_a_part_of_train_and_refitted():
-    task = made(dim=12)
-    x, y = (part.double().numpy() for part in task.train.whole())
-    order = rng.permutation(60, 0, "ridge").numpy()
-    held, fit = order[:9], order[9:]
-    scores = {
-        lam: slow_retrieval(Ridge(lam).fit(x[fit], y[fit]).predict(x[held]), y[held])["mrr"]
-        for lam in tasks.LAMBDAS
-    }
-    chosen = ridge(task.train)
-    assert scores[chosen.alpha_] == max(scores.values())
-    test = task.validation.whole()[0].double().numpy()
-    wanted = Ridge(chosen.alpha_).fit(x, y).predict(test)
-    np.testing.assert_allclose(chosen.predict(test), wanted, rtol=1e-7, atol=1e-9)
 
 
 def test_mean_and_copy_are_what_they_say():
