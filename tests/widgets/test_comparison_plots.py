@@ -111,12 +111,3 @@ def test_curves_are_means_with_bands_and_the_final_value_of_dense():
     assert figure.get_suptitle() == words
     low, high = figure.axes[0].get_ylim()
     assert low < 0.14 < 0.92 < high  # whole curves: no difference is made large by a zoom
-
-
-def test_only_measured_costs_are_drawn():
-    rows = pd.DataFrame([*curves("dense", 0.8, seeds=1), *curves("$x$", 0.9, seeds=1)])
-    rows["seconds"] = None
-    figure = plots.values_by_cost(rows, "loss")
-    assert [axis.get_ylabel() for axis in figure.axes] == ["validation loss"]
-    assert figure.get_suptitle() == ""
-    figure.png()  # dollar signs are no formula

@@ -24,12 +24,6 @@ def page_content(page: str) -> dict:
     return json.loads(found[1])
 
 
-def test_an_embedded_picture_is_a_png():
-    address = embedded(np.arange(16.0).reshape(4, 4))
-    image = Image.open(io.BytesIO(base64.b64decode(address.partition(",")[2])))
-    assert np.asarray(image).ravel() == pytest.approx(np.linspace(0, 255, 16), abs=1)
-
-
 def test_the_page_holds_everything_and_text_stays_text(tmp_path):
     explorer = Explorer(content={"title": "A <run>", "samples": [SAMPLE], "methods": []})
     page = explorer.save(tmp_path / "page.html").read_text()

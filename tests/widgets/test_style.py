@@ -53,16 +53,6 @@ def test_settings_of_others_change_nothing_and_stay():
     assert corner == (255, 255, 255, 255)
 
 
-def test_figures_import_neither_pyplot_nor_torch():
-    here = Path(style.__file__).parent
-    for path in {*here.glob("*.py")} - {here / "screen.py"}:  # which front ends alone import
-        for node in ast.parse(path.read_text()).body:
-            if isinstance(node, ast.Import | ast.ImportFrom):
-                names = [getattr(node, "module", None) or "", *(name.name for name in node.names)]
-                assert not {"pyplot", "torch", "matplotlib.pyplot"} & set(names), path
-                assert not names[0].startswith(("torch", "astkit.trainers", "astkit.gating"))
-
-
 def test_a_picture_on_a_page_has_one_width_and_a_text():
     picture = style.picture(2)
     picture.headline("It falls")
