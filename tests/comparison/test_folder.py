@@ -14,7 +14,8 @@ from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
 from astkit import InfoBatch, TrainConfig
-from tests.comparison.small_tasks import TEST, TRAIN, make_model, run
+from tests.build import with_dropout as make_model
+from tests.comparison.small_tasks import TEST, TRAIN, run
 
 INPUTS, LABELS = TRAIN.tensors
 

@@ -18,6 +18,7 @@ from astkit.comparison.report import legend
 from astkit.comparison.statistics import Interval
 from astkit.comparison.units import by_group
 from astkit.comparison.verdict import amount, judge
+from tests.build import refused
 from tests.comparison.test_statistics import entry
 
 CLEAR = (0.02, 0.024, 0.018, 0.022, 0.021)
@@ -210,10 +211,10 @@ def test_a_policy_that_does_not_beat_random_samples_says_so() -> None:
 
 def test_entries_without_a_control_or_with_duplicates_are_refused() -> None:
     rows = entries({"x": CLEAR})
-    with pytest.raises(ValueError, match="entries hold no 'dense' runs: train it for the same"):
-        judge(rows[5:])
-    with pytest.raises(ValueError, match="entries hold 'x' twice for seed 4: keep one of them"):
-        judge([*rows, rows[-1]])
+    refused(
+        (lambda: judge(rows[5:]), "entries hold no 'dense' runs: train it for the same"),
+        (lambda: judge([*rows, rows[-1]]), "entries hold 'x' twice for seed 4: keep one of them"),
+    )
     assert judge([]) == judge(rows[:5]) == []
     unpaired = judge([rows[0], entry("x", 7)])[0]
     assert (unpaired.n, unpaired.outcome, unpaired.failed) == (0, "cannot tell yet", 0)

@@ -1,7 +1,6 @@
 """Figures of a comparison: what is drawn where, and what is refused."""
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from astkit.widgets import comparison_plots as plots

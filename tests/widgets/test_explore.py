@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import base64
 import html
-import io
 import json
 import re
 import sys
 
-import numpy as np
-import pytest
-from PIL import Image
-
-from astkit.widgets.explore import Explorer, embedded
+from astkit.widgets.explore import Explorer
 
 SAMPLE = {"row": 9, "label": "dog", "picture": "", "text": "</script><b>woof</b>", "fields": []}
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 import io
-from pathlib import Path
 
 import matplotlib
 from PIL import Image
