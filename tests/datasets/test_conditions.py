@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from astkit.datasets.conditions import (
     Condition,
     class_shares,
     condition,
+    friedman_table,
     mislabelled,
     tail,
 )
@@ -137,6 +139,28 @@ def test_older_rows_drift(data: str, kind: str) -> None:
         deviation = one.test.tensors[0][:, 0].std(0)
         assert deviation.min() > 0.95
         assert deviation.max() < 1.05
+
+
+def test_the_law_of_the_table_is_friedmans_and_its_noise_has_deviation_one() -> None:
+    older = torch.arange(4000) < 2000
+
+    def friedman(x: Tensor) -> Tensor:
+        terms = [
+            10 * math.sin(math.pi * float(r[0] * r[1])) + 20 * float(r[2] - 0.5) ** 2 for r in x
+        ]
+        return torch.tensor(terms) + 10 * x[:, 3] + 5 * x[:, 4]
+
+    for kind in ("law", "columns", "inputs"):
+        x, y = friedman_table(older, kind, torch.Generator().manual_seed(0))
+        assert x.shape == (4000, 10)
+        noise = y[:, 0] - friedman(x)
+        assert noise[~older].std() == pytest.approx(1, abs=0.05)
+        if kind == "columns":
+            x[:, [2, 3]] = x[:, [3, 2]]
+        right = friedman(x.flip(1) if kind == "law" else x)
+        assert (y[:, 0] - right)[older].std() == pytest.approx(1, abs=0.05)
+        assert (noise[older].std() > 1.5) == (kind != "inputs")
+        assert x[~older].mean() == pytest.approx(0.5, abs=0.01)
 
 
 # --- refusals --------------------------------------------------------------------------------

@@ -109,7 +109,7 @@ def test_it_starts_at_the_first_batchs_quantile(target: float, seed: int, batch:
 
 
 @settings(deadline=None, max_examples=40)
-@given(any_targets, st.floats(0.01, 2), st.lists(any_rates, min_size=1, max_size=60))
+@given(any_targets, st.floats(0.01, 2) | st.just(1000.0), st.lists(any_rates, min_size=1, max_size=60))
 def test_it_moves_the_logarithm_by_gain_times_error(
     target: float, gain: float, found: list[float]
 ) -> None:
