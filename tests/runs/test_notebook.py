@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import nbformat
@@ -15,6 +16,7 @@ from nbformat.v4 import new_code_cell
 import astkit
 from astkit.runs import export, notebook
 from astkit.runs.record import Record
+from tests.build import refused
 from tests.notebooks.conftest import FOLDER
 from tests.runs import sweeping
 from tests.runs.sweeping import error, process, root, toy  # noqa: F401 (fixtures)
@@ -41,10 +43,9 @@ def test_defaults_are_those_of_the_cell(plan, tmp_path):
     assert typed.defaults == {"rate": 0.1, "seeds": [0, 1]}  # code is known by its name alone
     assert [typed.check(name, 3) for name in ("color", "half")] == [3, 3]
     bare = notebook.read_notebook(sweeping.write(tmp_path / "{bare}.ipynb", parameters=None))
-    with pytest.raises(
-        ValueError, match="no parameter 'x': choose from those of a first code cell"
-    ):
-        bare.check("x", 1)
+    refused(
+        (partial(bare.check, "x", 1), "no parameter 'x': choose from those of a first code cell"),
+    )
 
 
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.ipynb")), ids=lambda path: path.stem)
@@ -62,8 +63,7 @@ def test_what_is_no_notebook_is_refused(tmp_path):
     cells = '{"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": [3]}'
     for text in ("print(1)", "{}", cells, "\xff"):
         path.write_text(text, "latin-1")
-        with pytest.raises(ValueError, match=r"x.ipynb is not a notebook: "):
-            notebook.read_notebook(path)
+        refused((partial(notebook.read_notebook, path), r"x.ipynb is not a notebook: "))
     sweeping.write(path, parameters="%env A=1\nc = 3\nsize = (1, 2)")
     plan = notebook.read_notebook(path)
     assert plan.defaults == {"c": 3, "size": (1, 2)}
@@ -157,8 +157,7 @@ def test_other_names_forms_and_types_are_refused_in_a_sentence(plan):
         (["root=[(1, 2)]"], r"root is \[\(1, 2\)\], which JSON cannot keep"),
         (["root={1: 2}"], r"root is \{1: 2\}, which JSON cannot keep"),
     ):
-        with pytest.raises(ValueError, match=f"^{sentence}"):
-            plan.values(options)
+        refused((partial(plan.values, options), f"^{sentence}"))
 
 
 # --- runs ------------------------------------------------------------------------------------
