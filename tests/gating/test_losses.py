@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from torch.utils.data import ConcatDataset
 
 from astkit.gating import Gate, cross_entropy_rows, row_losses, token_losses
-from astkit.gating.losses import class_outputs, labels_of, logits_of, reduced
+from astkit.gating.losses import labels_of, logits_of, reduced
 from astkit.trainers import Trainer
 from tests.gating.streams import slow_loss
 
@@ -174,22 +174,6 @@ def test_a_weighted_criterion_takes_half_precision_of_any_structure(name: str) -
         losses = row_losses(lambda o, t: WEIGHED(logits(o), t), outputs, LABELS)
         torch.testing.assert_close(losses, WEIGHED(LOGITS.to(dtype).float(), LABELS))
         assert logits(outputs).dtype == dtype  # the model's own are as they were
-
-
-def test_class_outputs_are_those_of_classifiers_alone() -> None:
-    logits, labels = class_outputs({"logits": LOGITS}, {"labels": LABELS}) or (None, None)
-    assert logits is LOGITS
-    assert labels is LABELS
-    for outputs, targets in (
-        (LOGITS, LABELS.double()),
-        (LOGITS, LABELS > 2),
-        (LOGITS, LABELS[:, None]),
-        (LOGITS[:3], LABELS),
-        (LOGITS[:, 0], LABELS),
-        ("a", LABELS),
-        (LOGITS, {"y": LABELS}),
-    ):
-        assert class_outputs(outputs, targets) is None
 
 
 class Tokens(nn.Module):

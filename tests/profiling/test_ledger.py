@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import time
-from contextlib import nullcontext
 from dataclasses import asdict
 from types import SimpleNamespace
 
@@ -299,18 +298,6 @@ def test_within_a_pause_neither_clock_nor_phase_nor_meter_runs(clock, machine):
     assert ledger.seconds == {"training": 22.0, "evaluation": 0.0}
     assert ledger.phases == {"plan": 22.0}
     assert ledger.energy().joules == pytest.approx(2400, rel=0.02)
-
-
-def test_a_clock_within_another_one_pauses_it(clock, machine):
-    ledger = Ledger(meter=machine.meter())
-    with ledger.clock("training"), ledger.phase("observe"):
-        for seconds in (10.0, 5.0, 2.0):
-            with ledger.clock("evaluation") if seconds == 5 else nullcontext():
-                machine.spend(seconds, 100.0)
-                clock.now += seconds
-    assert ledger.seconds == {"training": 12.0, "evaluation": 5.0}
-    assert ledger.phases == {"observe": 12.0}
-    assert ledger.energy().joules == pytest.approx(1200, rel=0.02)
 
 
 class Looks(RandomSubset):

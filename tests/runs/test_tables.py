@@ -82,18 +82,6 @@ def test_several_rows_of_a_seed_count_once(root: Path, tmp_path: Path) -> None:
     assert table.loc["all", ["n", "loss"]].tolist() == [3, pytest.approx(7 / 3)]
 
 
-def test_values_that_are_not_finite_do_not_count() -> None:
-    values = {"dense": [0.8, 0.9], "gate": [math.nan, math.nan]}
-    rows = [
-        {"arm": arm, "seed": seed, "test_accuracy": value}
-        for arm, each in values.items()
-        for seed, value in enumerate(each)
-    ]
-    table = tables.summary_table(tables.Runs(pd.DataFrame(), pd.DataFrame(rows), []))
-    assert table["n"].tolist() == [2, 0]
-    assert table.loc["gate", ["test_accuracy", "minus dense"]].isna().all()
-
-
 def test_runs_that_are_not_complete_are_shown_and_do_not_count(root: Path) -> None:
     before = tables.summary_table(tables.collect(root))
     failed = Record.create(root, "01_gate", {"rate": 0.9}, 0)

@@ -260,30 +260,6 @@ class MeanRecall:
         return 0.125
 
 
-def test_a_metric_called_accuracy_has_no_rows_of_the_accuracy() -> None:
-    data = TensorDataset(torch.randn(30, 4), torch.arange(30) % 3)
-    model = nn.Linear(4, 3)
-    source = as_loader(data, shuffle=False)
-    for metric in (MeanRecall(), lambda outputs, targets: torch.full((len(targets),), 0.125)):
-        trainer = Trainer(
-            model, data, epochs=1, metrics=Metric("accuracy", metric, True), device="cpu"
-        )
-        measured = trainer.measure(source)
-        assert measured.values()["accuracy"] == 0.125
-        assert measured.values()["accuracy_interval"] is None
-        assert "accuracy" not in measured.rows or bool((measured.rows["accuracy"] == 0.125).all())
-
-
-def test_whether_integers_are_classes_is_known_before_any_training() -> None:
-    data = TensorDataset(torch.randn(30, 4), torch.arange(30) % 3)
-
-    def squared(outputs: Tensor, targets: Tensor) -> Tensor:
-        return (outputs.squeeze(1) - targets.float()).square()
-
-    trainer = Trainer(nn.Linear(4, 1), data, epochs=1, criterion=squared, device="cpu")
-    assert trainer.evaluate(data)["accuracy"] is None
-
-
 @pytest.mark.parametrize("metrics", [3, {"a": 3}, {"a": MeanRecall}, MeanRecall()])
 def test_what_is_no_metric_is_refused_in_a_sentence(metrics: Any) -> None:
     data = TensorDataset(torch.randn(30, 4), torch.arange(30) % 3)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +19,7 @@ from astkit import InfoBatch, RandomSubset
 from astkit.datasets import Loader, load
 from astkit.gating import Gate
 from astkit.trainers import Budget, Event, Metric, SampleBySampleTrainer, TrainConfig, Trainer
-from astkit.trainers.fingerprint import LOSSES, check_same, plain, source_code
+from astkit.trainers.fingerprint import LOSSES, check_same, source_code
 from tests.trainers.states import leave_after
 
 DIGITS = load("digits")[0]
@@ -242,20 +241,6 @@ def test_comments_do_not_count_and_what_has_no_source_has_its_name(tmp_path: Pat
     exec("def f(x): pass", namespace)
     assert source_code(namespace["f"]) == ["f"]
     assert source_code(nn.CrossEntropyLoss()) == source_code(Gate(0.5)) == ["object"]
-
-
-@dataclass
-class Held:
-    lock: Any
-    size: int
-
-
-def test_values_become_plain() -> None:
-    assert plain({"cut": math.nan}) == plain({"cut": float("nan")}) == {"cut": "nan"}
-    # nothing of an object is copied, which may be impossible
-    assert plain(Held(threading.Lock(), 2)) == {"class": "Held", "lock": "lock", "size": 2}
-    assert plain(torch.ones(2)) == plain(torch.ones(2)) != plain(torch.zeros(2))
-    assert plain(torch.zeros(0)) != plain(torch.zeros(0, 2))
 
 
 def test_losses_within_a_thousandth_are_the_same() -> None:

@@ -22,6 +22,7 @@ from astkit import rng
 from astkit.datasets import Loader
 from astkit.gating import Gate, Policy
 from astkit.trainers import Budget, TrainConfig, Trainer
+from tests import build
 from tests.datasets.transformed import Transformed, dimmed, noise
 
 DATA = TensorDataset(torch.randn(24, 8), torch.arange(24) % 3)
@@ -40,10 +41,8 @@ class Reading(nn.Linear):
 
 
 def trainer(data: Any = DATA, model: nn.Module | None = None, **options: Any) -> Trainer:
-    options = {"epochs": 1, "batch_size": 8, "device": "cpu", **options}
-    if isinstance(data, list):
-        del options["batch_size"]
-    return Trainer(model or nn.Linear(8, 3), data, data, **options)
+    options = {"epochs": 1, **options}
+    return build.trainer(model or nn.Linear(8, 3), data, data, **options)
 
 
 @pytest.mark.parametrize(
@@ -321,55 +320,38 @@ def test_flops_that_cannot_be_counted_are_said_once_and_kept_in_the_ledger(
 # --- data and features for policies
 
 
+class Looking(Policy):
+    """Keeps the features of ``rows``, of each of the data that it is asked for."""
+
+    def __init__(self, rows: Tensor, *of: str) -> None:
+        self.rows, self.of = rows, of
+
+    def plan(self, run: Any) -> None:
+        assert run.features is not None
+        self.found = [run.features(self.rows, of) for of in self.of]
+
+
 @pytest.mark.parametrize("micro_batch", [None, 2])
 def test_features_are_the_last_hidden_layer_the_loss_and_the_entropy(micro_batch: Any) -> None:
-    class Looking(Policy):
-        def plan(self, run: Any) -> None:
-            assert run.features is not None
-            self.found = [
-                run.features(torch.tensor([3, 20, 1]), of) for of in ("data", "validation")
-            ]
-
-    with rng.isolated("cpu", 1):
-        model = nn.Sequential(nn.Linear(8, 5), nn.Dropout(0.5), nn.Tanh(), nn.Linear(5, 3))
+    rows, between = torch.tensor([3, 20, 1]), (nn.Dropout(0.5), nn.Tanh())
+    model = build.network(8, 3, 5, *between)
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    policy = Looking()
+    policy = Looking(rows, "data", "validation")
     run = trainer(model=model, policy=policy, config=TrainConfig(micro_batch=micro_batch))
     next(run.steps())
     model.load_state_dict(before)
-    x, y = DATA[torch.tensor([3, 20, 1])]
+    x, y = DATA[rows]
     with torch.no_grad():
-        hidden = model[:3].eval()(x)
-        logs = model[3](hidden).log_softmax(1)
+        hidden = model[:4].eval()(x)
+        logs = model[4](hidden).log_softmax(1)
     expected = [hidden, F.nll_loss(logs, y, reduction="none")[:, None]]
     expected += [-(logs.exp() * logs).sum(1, keepdim=True)]
     for found in policy.found:
         torch.testing.assert_close(found, torch.cat(expected, 1))
 
 
-def test_a_compiled_model_has_the_same_features(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Looking(Policy):
-        def plan(self, run: Any) -> None:
-            if run.epoch == 1:  # the first one has compiled it
-                found.append(run.features(torch.arange(9), "data"))
-
-    found: list[Tensor] = []
-    real = torch.compile
-    monkeypatch.setattr(torch, "compile", lambda model: real(model, backend="eager"))
-    for compiled in (False, True):
-        with rng.isolated("cpu", 1):
-            model = nn.Sequential(nn.Linear(8, 5), nn.Tanh(), nn.Linear(5, 3))
-        config = TrainConfig(compile=compiled)
-        trainer(model=model, policy=Looking(), epochs=2, config=config).run()
-    torch.testing.assert_close(*found)
-
-
 @pytest.mark.filterwarnings("error")
 def test_a_complex_hidden_layer_is_its_real_and_imaginary_parts() -> None:
-    class Looking(Policy):
-        def plan(self, run: Any) -> None:
-            found.append(run.features(torch.arange(4), "data")[:, :-2])
-
     class Moduli(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -378,11 +360,10 @@ def test_a_complex_hidden_layer_is_its_real_and_imaginary_parts() -> None:
         def forward(self, input: Tensor) -> Tensor:
             return self.last(torch.fft.fft(input)).abs()
 
-    found: list[Tensor] = []
-    run = trainer(model=Moduli(), policy=Looking(), flops=1.0)
-    run.run()
+    policy = Looking(torch.arange(4), "data")
+    trainer(model=Moduli(), policy=policy, flops=1.0).run()
     expected = torch.view_as_real(torch.fft.fft(DATA.tensors[0][:4])).flatten(1)
-    torch.testing.assert_close(found[0], expected)
+    torch.testing.assert_close(policy.found[0][:, :-2], expected)
 
 
 def dimmed_batch(items: list[Any]) -> Any:
@@ -394,13 +375,8 @@ def dimmed_batch(items: list[Any]) -> Any:
 def test_features_are_those_of_rows_that_are_not_augmented(by: str) -> None:
     """Otherwise training data would differ from validation data that are like them."""
 
-    class Looking(Policy):
-        def plan(self, run: Any) -> None:
-            rows = torch.arange(20)
-            self.found = [run.features(rows, of) for of in ("data", "validation")]
-
-    data = noise(20)
-    policy, model = Looking(), nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
+    data, policy = noise(20), Looking(torch.arange(20), "data", "validation")
+    model = build.network(64, 3, 0)
     train = {
         "the loader": Loader(data, 8, augment=("crop", "flip"), drop_last=True),
         "the data set": Loader(Transformed(data, dimmed), 8),

@@ -16,7 +16,7 @@ from astkit.trainers import TrainConfig, Trainer
 from astkit.trainers.optimisation import Optimisation
 from astkit.trainers.refusals import out_of_memory
 from tests import build
-from tests.trainers.test_optimisation import add, batches, grads, made, train
+from tests.trainers.test_optimisation import batches, grads, made, train
 
 EXHAUSTED = "CUDA out of memory. Tried to allocate 2.00 GiB (a simulated one)"
 
@@ -58,23 +58,6 @@ def numbered(rows: int = 56) -> tuple[Tensor, Tensor, Tensor]:
 def limited(where: str, limit: int, **options: Any) -> Optimisation:
     config = TrainConfig(**{"lr": 1e-2, **options})
     return Optimisation(Limited(where, limit), config, counting)
-
-
-@pytest.mark.parametrize(
-    ("where", "limit", "fitting"),
-    [("all", 56, None), ("training", 55, 28), ("all", 13, 7), ("all", 1, 1)],
-)
-def test_gradients_are_those_of_enough_memory(where: str, limit: int, fitting: int | None) -> None:
-    short, enough = limited(where, limit), limited("all", 56)
-    batch = numbered()
-    losses = add(short, *batch)
-    torch.testing.assert_close(losses, add(enough, *batch), rtol=0, atol=1e-12)
-    torch.testing.assert_close(grads(short.model), grads(enough.model), rtol=0, atol=1e-12)
-    assert short.passes.micro_batch == fitting
-    # a further batch is not tried at a size that did not fit
-    short.model.sizes.clear()
-    add(short, *batch)
-    assert max(short.model.sizes) <= limit
 
 
 @pytest.mark.parametrize("call", [2, 4, 7])

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import TensorDataset
 
 from astkit.aim.auto import Auto
-from astkit.datasets import Batch, indexed
+from astkit.datasets import Batch
 from astkit.gating import Policy, RunInfo
 from astkit.trainers import StepResult, TrainConfig
 from tests import build
@@ -131,24 +131,6 @@ def test_labels_of_classes_reach_a_policy() -> None:
         assert policy.run.classes is True
         assert policy.run.labels is not None
         assert policy.run.labels.equal(SIGN)
-
-
-@pytest.mark.parametrize("kind", NUMBERS)
-def test_auto_in_a_custom_loop_trains_on_all_rows_of_a_regression(kind: str) -> None:
-    data, criterion = NUMBERS[kind]
-    policy, net = Auto(), model(4 if kind == "several labels" else 1)
-    optimizer = torch.optim.Adam(net.parameters(), 0.01)
-    loader = DataLoader(indexed(data), 24, sampler=policy.sampler(data, epochs=4))
-    for _ in range(4):
-        seen = []
-        for index, (x, y) in loader:
-            outputs = net(x)
-            loss = policy.mean(criterion(outputs, y), index, outputs, y)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            seen += index.tolist()
-        assert sorted(seen) == list(range(ROWS))
 
 
 def test_a_custom_loop_may_say_that_numbers_are_no_classes() -> None:

@@ -13,7 +13,6 @@ from torch.utils.data import TensorDataset
 
 from astkit.datasets import Loader
 from astkit.gating import ContextScore, Gate, LogIntegral, OriginPI, Policy, Selection, row_losses
-from astkit.gating.scores import Loss
 from astkit.profiling.flops import FlopCounter
 from astkit.trainers import Event, SampleBySampleTrainer, TrainConfig
 from tests.build import refused
@@ -219,39 +218,6 @@ def test_per_sample_leaves_out_rows_without_a_score(cnn: Any, digits: Any) -> No
     ]
     assert policy.nonfinite == 2
     assert all(torch.isfinite(p).all() for p in trainer.model.parameters())
-
-
-class Witness(ContextScore):
-    """The loss; writes down what it is given."""
-
-    def __init__(self) -> None:
-        self.seen: list[Any] = []
-
-    def score(self, batch: Any) -> Tensor:
-        assert not batch.model.training
-        assert not torch.is_grad_enabled()
-        self.seen.append((batch.index.tolist(), batch.inputs, batch.targets))
-        batch.score()
-        return Loss()(batch.outputs, batch.targets, batch.inputs)
-
-
-@pytest.mark.parametrize("update", ["per_batch", "per_sample"])
-def test_a_score_is_given_the_rows_with_their_index(
-    cnn: Any, double_loader: Any, update: Any
-) -> None:
-    witness, loader = Witness(), double_loader(rows=60, batch_size=20)
-    SampleBySampleTrainer(cnn(), loader, epochs=1, policy=Gate(0.3, witness), update=update).run()
-    expected = []
-    for number, batch in enumerate(loader.batches(0)):
-        rows = [[row] for row in batch.index.tolist()]
-        again = 2 if number == 0 else 1  # the first batch sets the threshold beforehand
-        expected += rows * again if update == "per_sample" else [batch.index.tolist()]
-    assert [index for index, _, _ in witness.seen] == expected
-    data = {int(i): (x, y) for b in loader.batches(0) for i, x, y in zip(*b, strict=True)}
-    for index, inputs, targets in witness.seen:
-        for row, x, y in zip(index, inputs, targets, strict=True):
-            assert x.equal(data[row][0])
-            assert y == data[row][1]
 
 
 class Doubt(ContextScore):

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from astkit.gating import Gate, OriginPI, Policy, TopK
+from astkit.gating import Gate, OriginPI, TopK
 from astkit.trainers import Checkpoints, Event, Trainer
-from astkit.trainers.steering import Steering
 from tests import build
 from tests.build import refused
 from tests.trainers.states import hand_over, leave_after
@@ -103,21 +101,3 @@ def test_a_slip_of_the_hand_does_not_end_the_run(name: str, value: Any, sentence
         run.run()
     assert run.done
     assert run.steering.events == []
-
-
-def test_changes_come_from_any_thread() -> None:
-    class Board(Policy):
-        def steer(self, name: str, value: Any) -> None:
-            taken[name] = value
-
-    taken = dict[str, int]()
-    steering = Steering(Board())
-    threads = [threading.Thread(target=steering.put, args=(f"gain{i}", i)) for i in range(50)]
-    for thread in threads:
-        thread.start()
-    while len(taken) < 50:
-        steering.apply_due(0)
-    for thread in threads:
-        thread.join()
-    assert taken == {f"gain{i}": i for i in range(50)}
-    assert steering.apply_due(1) == []

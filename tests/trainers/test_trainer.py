@@ -689,17 +689,6 @@ def test_a_single_row_that_batchnorm_refuses_is_skipped(policy: Any) -> None:
     assert math.isfinite(work.evaluate(work.validation)["loss"])
 
 
-def test_validation_rows_of_another_shape_need_no_index() -> None:
-    class AnyWidth(nn.Linear):
-        def forward(self, x: Tensor) -> Tensor:
-            return super().forward(x[:, :4])
-
-    train, held = (TensorDataset(torch.randn(64, width), torch.arange(64) % 3) for width in (4, 6))
-    loader = DataLoader(held, sampler=range(64), batch_size=32)
-    options: dict[str, Any] = {"policy": "infobatch", "epochs": 2, "device": "cpu"}
-    assert "val_loss" in Trainer(AnyWidth(4, 3), train, loader, **options).run().epochs[-1]
-
-
 class Squared(nn.Linear):
     """A layer whose weights are multiplied in each pass, whatever the number of rows."""
 

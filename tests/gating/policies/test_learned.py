@@ -101,15 +101,3 @@ def test_each_seed_of_a_comparison_has_a_network_of_its_own(seed: int) -> None:
     made = given.new_policy(seed)
     assert isinstance(made, Learned)
     assert torch.equal(made.network[0].weight, Learned(0.3, seed=seed).network[0].weight)
-
-
-def test_samples_not_seen_yet_come_first_and_a_loss_that_is_not_finite_is_ignored() -> None:
-    policy = Learned(rate=0.25)
-    seen = []
-    for epoch in range(4):
-        rows = policy.plan(info(epoch)).index
-        seen += rows.tolist()
-        policy.observe(Visit(rows, torch.full((len(rows),), 1e6)))
-    assert sorted(seen) == list(range(N))
-    policy.observe(Visit(torch.tensor([5]), torch.tensor([math.nan])))
-    assert policy.past[0, 5].exp().item() == pytest.approx(1e6, rel=1e-3)
