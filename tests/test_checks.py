@@ -1,7 +1,5 @@
 """Arguments: a wrong one is a sentence, whichever constructor it was passed to."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """The site: public names and links resolve, examples run, the rows of the house are true."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import importlib.util
@@ -74,9 +72,7 @@ def test_every_public_name_is_documented_once_and_linked(site: ModuleType, gener
     assert [path for path in public if id(pkgutil.resolve_name(path)) not in objects] == []
 
 
-def test_examples_in_docstrings_run(
-    generated: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_examples_in_docstrings_run(generated, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     ran = []
     for path in DIRECTIVE.findall(generated):

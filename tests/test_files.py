@@ -28,9 +28,7 @@ posix = pytest.mark.skipif(os.name != "posix", reason="modes are POSIX")
 
 @settings(max_examples=15)
 @given(st.binary(max_size=2_000) | st.text(max_size=200))
-def test_what_is_written_is_read_back(
-    tmp_path_factory: pytest.TempPathFactory, content: bytes | str
-) -> None:
+def test_what_is_written_is_read_back(tmp_path_factory, content):
     path = tmp_path_factory.mktemp("files") / "a" / "file"
     data = content.encode() if isinstance(content, str) else content
     assert write_atomic(path, b"old and longer" + data) == path

@@ -1,7 +1,5 @@
 """Models: sizes worked out by hand, weights that depend on the seed alone, clear refusals."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

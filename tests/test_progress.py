@@ -1,7 +1,5 @@
 """Bars: what is shown where, and sentences beside them."""
 
-from __future__ import annotations
-
 import sys
 import threading
 import warnings
@@ -37,9 +35,7 @@ def notebook(monkeypatch: pytest.MonkeyPatch) -> Notebook:
     return found
 
 
-def test_a_notebook_shows_one_line_which_ends_as_a_sentence(
-    notebook: Notebook, clock: SimpleNamespace
-) -> None:
+def test_a_notebook_shows_one_line_which_ends_as_a_sentence(notebook, clock):
     with Bar(total=20, desc="run") as bar:
         clock.now += 54.5
         bar.update(10)
@@ -53,9 +49,7 @@ def test_a_notebook_shows_one_line_which_ends_as_a_sentence(
     assert shown[-1] == "20 runs in 1:49"
 
 
-def test_a_terminal_shows_the_bar_and_then_the_sentence(
-    terminal: Any, clock: SimpleNamespace
-) -> None:
+def test_a_terminal_shows_the_bar_and_then_the_sentence(terminal, clock):
     shown = terminal()
     with Bar(total=2) as bar:
         clock.now += 61
@@ -66,9 +60,7 @@ def test_a_terminal_shows_the_bar_and_then_the_sentence(
     assert last.rstrip(" ") == "1 epoch in 1:01\n"
 
 
-def test_what_is_said_stands_on_a_line_of_its_own(
-    terminal: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_said_stands_on_a_line_of_its_own(terminal, monkeypatch):
     shown = terminal()
     monkeypatch.setattr(sys, "stdout", shown)
     with Bar(total=2, desc="bar"):
@@ -90,9 +82,7 @@ def test_nothing_is_shown_in_a_pipe_unless_it_is_asked_for(shown: bool | None, c
     assert ("2 runs in 0:00" in capsys.readouterr().err) is bool(shown)
 
 
-def test_only_one_of_several_processes_shows_a_bar(
-    notebook: Notebook, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_one_of_several_processes_shows_a_bar(notebook, monkeypatch):
     assert progress.in_notebook()
     monkeypatch.setattr(progress.distributed, "rank", lambda: 1)
     Bar(total=2).finish(2, "run")

@@ -1,8 +1,5 @@
 """Numbers that depend on their key alone."""
 
-from __future__ import annotations
-
-import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -60,9 +57,7 @@ def test_a_permutation_holds_every_number_once(n: int, key: list[int | str]) -> 
     st.integers(0, 2**40),
     st.randoms(use_true_random=False),
 )
-def test_a_number_does_not_depend_on_its_batch(
-    index: list[int], seed: int, order: random.Random
-) -> None:
+def test_a_number_does_not_depend_on_its_batch(index, seed, order):
     whole = uniform(torch.tensor(index), seed, "gate")
     assert whole.dtype == torch.float32
     assert bool(((whole >= 0) & (whole < 1)).all())

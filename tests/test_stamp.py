@@ -1,7 +1,5 @@
 """The stamp says what was measured on, and nothing about who measured it where."""
 
-from __future__ import annotations
-
 import getpass
 import json
 import re
@@ -57,13 +55,7 @@ def test_the_stamp_names_no_person_and_no_place() -> None:
         (None, None, None),
     ],
 )
-def test_the_processor_is_read_from_the_system(
-    text: str | None,
-    model: str | None,
-    native: bool | None,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_processor_is_read_from_the_system(text, model, native, tmp_path, monkeypatch):
     info = tmp_path / "cpuinfo"
     if text is not None:
         info.write_text(text)

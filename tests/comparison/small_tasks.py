@@ -1,7 +1,5 @@
 """Tasks of a comparison that train in milliseconds."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

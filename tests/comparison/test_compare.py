@@ -1,7 +1,5 @@
 """`compare`: fair controls, equal cost, the entries, and a folder that continues."""
 
-from __future__ import annotations
-
 import random
 import re
 from functools import partial
@@ -80,9 +78,7 @@ def test_test_data_are_evaluated_once_a_run() -> None:
     assert single.reads - 2 * one == HELD * added
 
 
-def test_all_runs_of_a_seed_have_the_flops_of_dense_training_and_a_control(
-    report: Comparison,
-) -> None:
+def test_all_runs_of_a_seed_have_the_flops_of_dense_training_and_a_control(report):
     labels = list(dict.fromkeys(entry["policy"] for entry in report.entries))
     rates = {entry["policy"]: entry["rate"] for entry in report.entries if entry["seed"] == 0}
     controls = [f"random at {rates[name]:.3g}" for name in ("cached_loss", "gate(0.25)")]
@@ -127,9 +123,7 @@ def test_records_count_the_rows_trained_on_and_keep_the_test_rows(report: Compar
     refused((partial(report.visits, "rho", 0), r"no run of 'rho' with seed 0: choose one of"))
 
 
-def test_results_are_shown_saved_and_loaded(
-    report: Comparison, folder: Path, tmp_path: Path
-) -> None:
+def test_results_are_shown_saved_and_loaded(report, folder, tmp_path):
     table = report.table()
     assert list(table.loc["dense", ["n", "trained"]]) == [2, 2 * ROWS]
     assert table.columns[1] == report.metric == "accuracy"
@@ -156,9 +150,7 @@ def test_results_are_shown_saved_and_loaded(
         Comparison.load(tmp_path / "nothing.json")
 
 
-def test_the_same_call_continues_and_more_may_be_asked(
-    report: Comparison, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_same_call_continues_and_more_may_be_asked(report, folder, monkeypatch):
     trained: list[tuple[str, int]] = []
     original = runs.train_method
 
@@ -177,9 +169,7 @@ def test_the_same_call_continues_and_more_may_be_asked(
     assert {entry["seed"] for entry in other.entries} == {0, 2}
 
 
-def test_a_run_stopped_before_its_test_is_tested_as_the_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_stopped_before_its_test_is_tested_as_the_others(tmp_path, monkeypatch):
     counts = TensorDataset(TRAIN.tensors[0], TRAIN.tensors[1])
 
     def squared(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -212,9 +202,7 @@ def test_the_baseline_of_a_refused_call_is_not_kept(tmp_path: Path) -> None:
     assert not (tmp_path / "baseline.json").exists()
 
 
-def test_a_baseline_that_was_not_checked_is_checked_when_it_is_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_baseline_that_was_not_checked_is_checked_when_it_is_asked_for(tmp_path, monkeypatch):
     given: list[bool] = []
 
     def checked(*arguments: Any) -> Baseline:
@@ -229,9 +217,7 @@ def test_a_baseline_that_was_not_checked_is_checked_when_it_is_asked_for(
     assert given == [True]  # the runs that exist have the default rate
 
 
-def test_an_interrupted_comparison_ends_with_the_same_entries(
-    report: Comparison, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_comparison_ends_with_the_same_entries(report, tmp_path, monkeypatch):
     options = {"out": tmp_path, "test": TEST, "policies": ["cached_loss"], "seeds": [0]}
     interrupt(monkeypatch, 19, **options)
     assert list((tmp_path / "checkpoints").glob("*/*.json"))
@@ -276,9 +262,7 @@ def test_dense_training_that_diverges_at_one_seed_does_not_end_the_comparison() 
     assert report.verdicts[0].n == 6 - len(failed)
 
 
-def test_what_is_compared_is_the_first_metric_else_accuracy_else_the_loss(
-    report: Comparison,
-) -> None:
+def test_what_is_compared_is_the_first_metric_else_accuracy_else_the_loss(report):
     def distance(outputs: Tensor, targets: Tensor) -> Tensor:
         return (outputs.argmax(1) - targets).abs().float()
 
@@ -317,9 +301,7 @@ class MacroRecall:
         return (self.hits / self.counts.clamp_min(1)).mean()
 
 
-def test_a_metric_with_update_and_compute_has_an_interval_over_test_rows(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_metric_with_update_and_compute_has_an_interval_over_test_rows(monkeypatch):
     x, y = small_tasks.TEST.tensors
     rare = TensorDataset(x, y.clone().where(torch.arange(len(y)) > 0, 2).where(y != 2, 1))
     rare.tensors[1][0] = 2  # without this row a class is missing
@@ -458,9 +440,7 @@ NEEDS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("kind", NEEDS)
-def test_all_policies_are_checked_against_the_data_before_anything_is_trained(
-    kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_policies_are_checked_against_the_data_before_anything_is_trained(kind, monkeypatch):
     options, sentence = NEEDS[kind]
 
     def train(*arguments: Any, **options: Any) -> None:
@@ -471,9 +451,7 @@ def test_all_policies_are_checked_against_the_data_before_anything_is_trained(
 
 
 @pytest.mark.parametrize("kind", ["counts", "column", "one logit"])
-def test_the_forecast_knows_whether_targets_are_classes(
-    kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_forecast_knows_whether_targets_are_classes(kind, monkeypatch):
     told: list[Any] = []
 
     def told_classes(*data: Any, classes: bool | None, **options: Any) -> Any:
@@ -674,9 +652,7 @@ def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
         run(out=tmp_path)
 
 
-def test_a_policy_that_chooses_by_the_target_has_a_forecast_first(
-    report: Comparison, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_policy_that_chooses_by_the_target_has_a_forecast_first(report, tmp_path, capsys):
     assert report.forecast is None
     held = build.rows(120, seed=3)
     rare = torch.cat([(TRAIN.tensors[1] < 2).nonzero(), (TRAIN.tensors[1] == 2).nonzero()[:2]])

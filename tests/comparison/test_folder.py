@@ -3,8 +3,6 @@
 What a fingerprint sees in general is tested in `tests.trainers.test_fingerprint`.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,12 +1,9 @@
 """The bar of a comparison: its time left, by the seconds of each method, and its words."""
 
-from __future__ import annotations
-
 import itertools
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
 import torch
 import tqdm.std
 from torch import nn
@@ -24,9 +21,7 @@ def trainer(part: float) -> Any:
     return SimpleNamespace(progress=part, epoch=int(4 * part), history=history, budget=budget)
 
 
-def test_the_time_left_is_right_after_a_fifth_of_the_work(
-    clock: SimpleNamespace, terminal: Any
-) -> None:
+def test_the_time_left_is_right_after_a_fifth_of_the_work(clock, terminal):
     terminal()
     bar, runs = RunsBar(), [method for _ in range(5) for method in SECONDS]
     whole = sum(SECONDS[method] for method in runs)
@@ -46,9 +41,7 @@ def test_the_time_left_is_right_after_a_fifth_of_the_work(
     bar.close()
 
 
-def test_a_comparison_shows_forecast_baseline_and_runs(
-    terminal: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
+def test_a_comparison_shows_forecast_baseline_and_runs(terminal, monkeypatch, capsys):
     screen, time = terminal(), itertools.count()  # no update comes too soon
     monkeypatch.setattr(tqdm.std, "time", lambda: next(time))
     x = torch.randn(200, 3, generator=torch.Generator().manual_seed(0))

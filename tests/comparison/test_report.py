@@ -1,7 +1,5 @@
 """The report: what it says, and that names cannot break it."""
 
-from __future__ import annotations
-
 import copy
 import json
 import math

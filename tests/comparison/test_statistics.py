@@ -1,7 +1,5 @@
 """Differences, intervals over seeds and rows, tests and numbers of seeds, by slow references."""
 
-from __future__ import annotations
-
 import math
 from statistics import mean
 from typing import Any
@@ -133,9 +131,7 @@ def test_intervals_cover_where_neighbouring_rows_depend_on_each_other(kind: str)
 
 @given(st.floats(-3, 3), st.integers(2, 9), st.floats(0, 2), st.floats(-1, 1))
 @settings(max_examples=60, deadline=None)
-def test_p_is_the_error_at_which_the_interval_ends_at_the_value(
-    centre: float, n: int, common: float, value: float
-) -> None:
+def test_p_is_the_error_at_which_the_interval_ends_at_the_value(centre, n, common, value):
     found = Estimate(centre, n, 0.3, common, 300)
     p = found.p(value)
     assert 0 < p <= 1

@@ -1,7 +1,5 @@
 """Rows whose labels are likely wrong, from arrays."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

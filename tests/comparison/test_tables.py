@@ -1,7 +1,5 @@
 """`compare` of tables: a table alone, a model of one's own, and what has to be said beside it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """`compare` with rows of a target: its controls, what is set aside, and what is named before."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -65,9 +63,7 @@ def test_the_target_alone_ends_with_its_best_weights(report: Comparison) -> None
     assert shown.loc["dense", "best at step"] == "–"
 
 
-def test_an_interrupted_comparison_ends_with_the_same_entries(
-    report: Comparison, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_comparison_ends_with_the_same_entries(report, tmp_path, monkeypatch):
     options = {"target": TARGET, "policies": ["cached_loss"], "seeds": [0], "out": tmp_path}
     interrupt(monkeypatch, 22, **options)  # of target alone, after 8 steps each of dense and both
     assert list((tmp_path / "checkpoints").glob("target_alone*/*.json"))

@@ -1,7 +1,5 @@
 """What test rows, groups and parts of them say of a run, beside values found by hand."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Verdicts: outcomes and sentences, corrected for several policies, and against chance."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -290,9 +288,7 @@ ROWS = st.lists(
 
 @given(ROWS, st.randoms(use_true_random=False), st.booleans())
 @settings(max_examples=40, deadline=None)
-def test_outcomes_do_not_depend_on_order_and_mirror_with_the_metric(
-    rows: list[list[float]], random: Any, higher: bool
-) -> None:
+def test_outcomes_do_not_depend_on_order_and_mirror_with_the_metric(rows, random, higher):
     gaps = {f"policy {place}": row for place, row in enumerate(rows)}
     found = {each.policy: each for each in judge(entries(gaps, base=0.0), higher=higher)}
     mirrored = entries({name: negative(row) for name, row in gaps.items()}, base=0.0)

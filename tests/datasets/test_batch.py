@@ -1,7 +1,5 @@
 """Batches of any structure: rows, nesting, how a model is called, and joining parts again."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections import OrderedDict
 from types import MappingProxyType

@@ -1,7 +1,5 @@
 """Conditions of the data: sizes and shares by hand, what the oracle draws, refusals."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Rows that depend on their neighbours: known times, blocks, rows sorted by class."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

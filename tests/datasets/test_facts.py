@@ -1,7 +1,5 @@
 """What is known of data before training: their labels, repeated rows, rows that parts share."""
 
-from __future__ import annotations
-
 import math
 import random
 from types import SimpleNamespace
@@ -164,9 +162,7 @@ def test_reading_rows_moves_no_generator() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(*[st.lists(st.integers(0, 12), min_size=1, max_size=12)] * 3, st.integers(0, 3))
-def test_shared_rows_are_those_of_a_slow_loop(
-    first: list[int], second: list[int], third: list[int], kind: int
-) -> None:
+def test_shared_rows_are_those_of_a_slow_loop(first, second, third, kind):
     parts = {"train": first, "validation": second, "test": third}
 
     def data(name: str) -> Any:

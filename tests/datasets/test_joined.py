@@ -1,7 +1,5 @@
 """Old rows and target rows in one data set: its rows and attributes, and what is refused."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pandas as pd

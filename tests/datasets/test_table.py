@@ -1,7 +1,5 @@
 """Tables as data sets: labels, rows and columns that are left out, rows as inputs, objectives."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

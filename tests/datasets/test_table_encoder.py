@@ -1,7 +1,5 @@
 """The encoding of a table: known values, training rows alone, words never seen, missing cells."""
 
-from __future__ import annotations
-
 import sys
 
 import numpy as np

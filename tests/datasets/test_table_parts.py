@@ -1,7 +1,5 @@
 """Training, validation and test rows of a table: disjoint, read alike, never fitted to the test."""
 
-from __future__ import annotations
-
 from itertools import chain
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Controllers: what all have in common, each law against a plain loop, their bounds and figures."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -110,9 +108,7 @@ def test_it_starts_at_the_first_batchs_quantile(target: float, seed: int, batch:
 
 @settings(deadline=None, max_examples=40)
 @given(any_targets, st.floats(0.01, 2), st.lists(any_rates, min_size=1, max_size=60))
-def test_it_moves_the_logarithm_by_gain_times_error(
-    target: float, gain: float, found: list[float]
-) -> None:
+def test_it_moves_the_logarithm_by_gain_times_error(target, gain, found):
     scores = torch.tensor([0.5, 1.0, 2.0])
     controller = LogIntegral(target, gain)
     logarithm = math.log(controller.threshold(scores, 0))
@@ -220,9 +216,7 @@ def weibull(ordered: list[float], level: float) -> float:
     st.integers(1, 50),
     st.integers(0, 2**32 - 1),
 )
-def test_quantile_ema_averages_weibulls_quantiles(
-    target: float, alpha: float, batch: int, seed: int
-) -> None:
+def test_quantile_ema_averages_weibulls_quantiles(target, alpha, batch, seed):
     stream = gamma2(seed, 8, batch)
     controller = QuantileEMA(target, alpha)
     expected: float | None = None
@@ -267,9 +261,7 @@ def plain_pi(
 @example(0.5, [0.75] * 3, {"kp": 0, "ki": 0, "alpha": 1, "start": 0.01})  # it stands still there
 @example(0.5, [0.75] * 3, {"kp": 0, "ki": 0, "alpha": 1, "start": 0.99})
 @example(0.1, [0.5, 0.5, 0.0], {})
-def test_it_is_the_published_law(
-    target: float, rates: list[float], options: dict[str, float]
-) -> None:
+def test_it_is_the_published_law(target, rates, options):
     controller = OriginPI(target, **options)
     constants = {"kp": 0.0015, "ki": 0.00005, "alpha": 0.3, "start": 0.5}
     for rate, expected in zip(rates, plain_pi(target, rates, **constants | options), strict=True):

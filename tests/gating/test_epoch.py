@@ -1,7 +1,5 @@
 """Epochs: plans of rounds, and samplers without a loader."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -122,9 +120,7 @@ class Recalled(Policy):
         self.losses[visit.index] = visit.losses
 
 
-def test_rows_that_are_divided_among_the_processes_again_are_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_rows_that_are_divided_among_the_processes_again_are_refused(monkeypatch):
     monkeypatch.setattr("astkit.distributed.world", lambda: 2)
     monkeypatch.setattr("astkit.distributed.rank", lambda: 1)
     policy = RandomSubset(1.0)
@@ -136,9 +132,7 @@ def test_rows_that_are_divided_among_the_processes_again_are_refused(
 
 @pytest.mark.parametrize("weight", [1.0, 2.0])
 @pytest.mark.parametrize("kind", [Kept, Recalled])
-def test_an_epoch_that_is_not_trained_by_its_policy_is_told(
-    kind: type[Policy], weight: float, recwarn: pytest.WarningsRecorder
-) -> None:
+def test_an_epoch_that_is_not_trained_by_its_policy_is_told(kind, weight, recwarn):
     class Weighing(kind):  # type: ignore[misc, valid-type]
         def plan(self, run: RunInfo) -> Selection:
             weights = torch.full((len(run.rows),), weight)

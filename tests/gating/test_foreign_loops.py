@@ -1,7 +1,5 @@
 """Policies in loops of one's own, before loading through torch's DataLoader."""
 
-from __future__ import annotations
-
 import copy
 import warnings
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The gate: exact decisions, fair ties, counted fallbacks, no side effects, a resumable state."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from functools import partial
@@ -56,14 +54,7 @@ def as_tuple(chosen: Selection) -> tuple[Any, ...]:
     st.tuples(st.integers(0, 4), st.integers(1, 3), st.integers(0, 2**32 - 1)),
 )
 @example("log_integral", 0.9999999999999999, [3], 10**6, 0.0, (0, 1, 0))
-def test_every_decision_follows_the_rules(
-    controller: str,
-    target: float,
-    batches: list[int],
-    levels: int,
-    share: float,
-    rest: tuple[int, int, int],
-) -> None:
+def test_every_decision_follows_the_rules(controller, target, batches, levels, share, rest):
     """Above the threshold, ties up to the quota, fallback; as if no row were without a score."""
     fallback, min_active, seed = rest
     min_active = min(min_active, fallback or min_active)
@@ -127,9 +118,7 @@ def test_a_target_of_1_selects_everything_until_it_is_lowered(controller: str) -
     ("controller", "value", "target"),
     [("log_integral", 0.0, 0.1), ("log_integral", 0.3, 0.9), ("origin_pi", 5.0, 1 / 3)],
 )
-def test_equal_scores_warn_once_and_keep_the_target_rate(
-    controller: str, value: float, target: float
-) -> None:
+def test_equal_scores_warn_once_and_keep_the_target_rate(controller, value, target):
     gate = Gate(target, controller=controller, fallback=0)
     drawn = torch.zeros(10)
     with warnings.catch_warnings(record=True) as caught:
@@ -323,9 +312,7 @@ def test_a_gate_continues_bit_for_bit_from_its_saved_state(controller: str, step
     st.sampled_from([2, 10**6]),
     st.integers(0, 2**32 - 1),
 )
-def test_top_k_takes_the_highest_finite_scores(
-    target: float, sizes: list[int], fallback: int, levels: int, seed: int
-) -> None:
+def test_top_k_takes_the_highest_finite_scores(target, sizes, fallback, levels, seed):
     """Of equal scores the first rows, and never a whole row away from what was wanted so far."""
     gate, carry, generator = Gate(target, controller="top_k", fallback=fallback), 0.0, None
     generator = torch.Generator().manual_seed(seed)
@@ -355,9 +342,7 @@ class High(LogIntegral):
 
 
 @pytest.mark.parametrize("controller", [High(0.01), "top_k"])
-def test_a_process_that_selects_no_row_takes_one_with_a_finite_score(
-    controller: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_that_selects_no_row_takes_one_with_a_finite_score(controller, monkeypatch):
     monkeypatch.setattr("astkit.distributed.world", lambda: 2)
     gate = Gate(0.01, controller=controller, fallback=0)
     chosen = gate.select(torch.tensor([math.nan, 2.0, 1.0]))

@@ -1,7 +1,5 @@
 """One loss a row, whatever the model returns: against Python loops; and one sentence a misuse."""
 
-from __future__ import annotations
-
 import math
 from collections import UserDict
 from collections.abc import Callable
@@ -29,9 +27,7 @@ ROWS, SHORT = F.cross_entropy(LOGITS, LABELS, reduction="none"), LABELS.to(torch
 
 @settings(deadline=None, max_examples=30)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 4), st.integers(0, 4), st.integers(2, 5))
-def test_row_losses_equal_a_loop_over_rows_and_tokens(
-    seed: int, rows: int, tokens: int, classes: int
-) -> None:
+def test_row_losses_equal_a_loop_over_rows_and_tokens(seed, rows, tokens, classes):
     """``tokens`` of 0: one label a row. A token with the label -100 does not count."""
     random = torch.Generator().manual_seed(seed)
     shape = (rows, tokens) if tokens else (rows,)

@@ -1,7 +1,5 @@
 """Policies: what every one keeps, names, and one sentence an error."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Callable
@@ -94,9 +92,7 @@ def choose(*index: int) -> Any:
     return Choosing(Selection(torch.tensor(index, dtype=torch.int64)))(nn.Linear(6, 3), X, Y)
 
 
-def test_a_process_that_selects_no_row_passes_one_with_weight_0(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_process_that_selects_no_row_passes_one_with_weight_0(monkeypatch):
     assert len(choose()) == 0
     monkeypatch.setattr("astkit.distributed.world", lambda: 2)
     assert (choose().index.tolist(), choose().weight.tolist()) == ([0], [0.0])

@@ -1,10 +1,7 @@
 """Scores against plain Python loops and autograd; names; scores that remember."""
 
-from __future__ import annotations
-
 import math
 import re
-from collections.abc import Callable
 from functools import partial
 from itertools import product
 from typing import Any
@@ -20,7 +17,6 @@ from astkit.gating import (
     ContextScore,
     Gate,
     LossAndContrast,
-    Score,
     Scored,
 )
 from astkit.gating.scores import (
@@ -90,9 +86,7 @@ def make_batch(
     st.sampled_from([0.0, 0.01, 1.0, 20.0]),
     st.sampled_from([torch.float32, torch.float64]),
 )
-def test_the_origins_rules_equal_a_loop_over_rows(
-    seed: int, rows: int, channels: int, size: int, scale: float, dtype: torch.dtype
-) -> None:
+def test_the_origins_rules_equal_a_loop_over_rows(seed, rows, channels, size, scale, dtype):
     outputs, targets, inputs = make_batch(seed, rows, channels, size, dtype)
     batch = scale * outputs, targets, inputs
     # a loss is a difference of logits: in float32 a small one has the error of their rounding
@@ -110,9 +104,7 @@ def test_the_origins_rules_equal_a_loop_over_rows(
 @pytest.mark.parametrize("kind", RELATIVE)
 @settings(deadline=None, max_examples=10)
 @given(seed=seeds, rows=st.integers(1, 15))
-def test_features_are_each_rows_own_and_references_can_run(
-    kind: type[LossAndContrast], seed: int, rows: int
-) -> None:
+def test_features_are_each_rows_own_and_references_can_run(kind, seed, rows):
     score, batch = kind(), make_batch(seed, rows)
     features = score.features(Scored(*batch))
     flat = [value for pair in slow_features(*batch) for value in pair]
@@ -164,9 +156,7 @@ def slow_confidence(row: list[float]) -> float:
 )
 @settings(deadline=None, max_examples=30)
 @given(rows=some_logits)
-def test_uncertainties_equal_a_loop_over_rows(
-    score: Score, slow: Callable[[list[float]], float], rows: list[list[float]]
-) -> None:
+def test_uncertainties_equal_a_loop_over_rows(score, slow, rows):
     outputs = torch.tensor(rows, dtype=torch.float64)
     scores = score(outputs, torch.zeros(len(rows), dtype=torch.int64), UNUSED)
     assert scores.dtype == torch.float64
@@ -183,9 +173,7 @@ def autograd_norm(row: Tensor, target: Tensor) -> float:
 
 @settings(deadline=None, max_examples=30)
 @given(rows=some_logits, seed=st.integers(0, 2**32 - 1))
-def test_the_gradient_norm_is_autograds_for_labels_and_for_shares(
-    rows: list[list[float]], seed: int
-) -> None:
+def test_the_gradient_norm_is_autograds_for_labels_and_for_shares(rows, seed):
     outputs = torch.tensor(rows, dtype=torch.float64)
     random = torch.Generator().manual_seed(seed)
     labels = torch.randint(outputs.shape[1], (len(rows),), generator=random)

@@ -31,9 +31,7 @@ def choose(*index: int, candidates: int = 5, **options: Any) -> Selection:
     st.lists(st.tuples(numbers, st.floats(-10, 10)), min_size=1, max_size=20),
     st.none() | numbers,
 )
-def test_the_mean_and_the_scale_against_a_loop(
-    rows: list[tuple[float, float]], normaliser: float | None
-) -> None:
+def test_the_mean_and_the_scale_against_a_loop(rows, normaliser):
     weights = [weight for weight, _ in rows]
     total = sum(weights) if normaliser is None else normaliser
     expected = sum(weight * loss for weight, loss in rows) / total

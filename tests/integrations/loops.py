@@ -1,7 +1,5 @@
 """A small task, and the kit's own loop as the reference of the other libraries' loops."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The examples of docs/loops.md run as they stand, and train as the kit's own loop does."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 from typing import Any

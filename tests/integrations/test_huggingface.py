@@ -1,7 +1,5 @@
 """The Trainer of transformers with a policy: the kit's own loop, the model's own loss, resuming."""
 
-from __future__ import annotations
-
 import warnings
 from functools import partial
 from pathlib import Path
@@ -152,9 +150,7 @@ def test_a_device_without_float64_is_enough(tmp_path: Path) -> None:
 @pytest.mark.parametrize("accumulated", [1, 3])
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
 @pytest.mark.parametrize("policy", [RandomSubset(1.0), Gate(1.0)], ids=["plan", "choose"])
-def test_the_loss_is_the_models_own(
-    policy: Any, kind: str, accumulated: int, tmp_path: Path
-) -> None:
+def test_the_loss_is_the_models_own(policy, kind, accumulated, tmp_path):
     """With all rows selected, the losses and weights are those of the Trainer itself."""
     policy = type(policy)(1.0)
     rows: list[list[int]] = []
@@ -214,9 +210,7 @@ def test_a_resumed_run_equals_the_uninterrupted_one(name: str, step: int, tmp_pa
 
 
 @pytest.mark.parametrize("name", POLICIES)
-def test_within_an_epoch_its_rows_may_come_twice_and_a_resumed_run_says_so(
-    name: str, tmp_path: Path
-) -> None:
+def test_within_an_epoch_its_rows_may_come_twice_and_a_resumed_run_says_so(name, tmp_path):
     def rows_of_run(trainer: Any, **resuming: Any) -> list[tuple[int, int]]:
         """Epoch of the policy and number of each row that is trained on."""
         seen: list[tuple[int, int]] = []

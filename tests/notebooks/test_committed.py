@@ -1,7 +1,5 @@
 """Each notebook is stored as a reader should find it: run, in order, and at home on any machine."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -3,8 +3,6 @@
 The fast tests run one of them a second time, the full ones all.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The meter against known joules: exact within its steps, ``None`` with a reason elsewhere."""
 
-from __future__ import annotations
-
 import os
 import sys
 from types import ModuleType, SimpleNamespace

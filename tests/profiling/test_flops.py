@@ -1,7 +1,5 @@
 """FLOP counts against numbers that can be worked out by hand, and no traces left behind."""
 
-from __future__ import annotations
-
 import copy
 import warnings
 from collections.abc import Callable
@@ -173,9 +171,7 @@ def total(outputs: Tensor, y: Tensor) -> Tensor:
     ids=str,
 )
 @pytest.mark.filterwarnings("ignore:LSTM with projections")
-def test_recurrent_layers_agree_with_a_count_by_hand(
-    kind: type, layers: int, options: dict[str, int]
-) -> None:
+def test_recurrent_layers_agree_with_a_count_by_hand(kind, layers, options):
     model, x = Recurrent(kind, num_layers=layers, **options), torch.randn(4, STEPS, 4)
     directions, proj = 1 + options.get("bidirectional", 0), options.get("proj_size", 0)
     # oneDNN, which computes all gradients, has LSTMs without projections, of float32

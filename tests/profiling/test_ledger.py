@@ -1,7 +1,5 @@
 """The ledger against torch's own counter, against hand-made clocks, and against plain sums."""
 
-from __future__ import annotations
-
 import copy
 import json
 import time

@@ -1,7 +1,5 @@
 """Comparisons on clocks that only move when an arm says so."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

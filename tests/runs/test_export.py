@@ -1,7 +1,5 @@
 """The exported notebook: its order, its bytes, its archive, and the files for Kaggle."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
@@ -117,9 +115,7 @@ def named(small: Path) -> Path:
     return small
 
 
-def test_the_archive_and_named_files_are_unpacked_and_a_changed_one_is_refused(
-    named: Path, tmp_path: Path
-) -> None:
+def test_the_archive_and_named_files_are_unpacked_and_a_changed_one_is_refused(named, tmp_path):
     parameters, package, _ = sources(build(named))
     shown = "import astkit\nprint(astkit.__file__)\nprint(astkit.Gate.__module__)\nprint(results)"
     shown += "\nprint(open(results, 'rb').read(), repr(word), repr(empty))"

@@ -1,7 +1,5 @@
 """Tables against figures worked out by hand, and what becomes of runs that failed."""
 
-from __future__ import annotations
-
 import math
 import shutil
 from pathlib import Path

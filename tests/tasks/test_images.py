@@ -1,9 +1,6 @@
 """Tasks by name and of folders: their parts, their models, and what is refused."""
 
-from __future__ import annotations
-
 from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
@@ -34,9 +31,7 @@ def test_another_name_is_refused() -> None:
 
 
 @pytest.mark.parametrize("place", ["train", ""])
-def test_folders_of_parts_are_used_drawn_or_refused(
-    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folders_of_parts_are_used_drawn_or_refused(place, tmp_path, monkeypatch):
     for part, count in ((place, 20), ("val", 3), ("test", 4)):
         for label, level in (("cat", 40), ("dog", 200)):
             (tmp_path / part / label).mkdir(parents=True)

@@ -1,7 +1,5 @@
 """Checkpoints: what is resumed is the same run, however it ended and whatever hit its files."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle
@@ -107,9 +105,7 @@ def interrupted(model: nn.Module) -> Interrupted:
 
 
 @pytest.mark.parametrize("resumed", [False, True])
-def test_an_interrupt_within_a_step_neither_loses_nor_repeats_it(
-    tmp_path: Path, resumed: bool
-) -> None:
+def test_an_interrupt_within_a_step_neither_loses_nor_repeats_it(tmp_path, resumed):
     whole, run = (build(tmp_path / name, optimizer=interrupted) for name in ("whole", "parts"))
     whole.run()
     before = signal.getsignal(signal.SIGINT)
@@ -145,9 +141,7 @@ def test_a_second_interrupt_takes_effect_at_once(tmp_path: Path) -> None:
     assert names(tmp_path) == []
 
 
-def test_the_time_budget_ends_a_run_which_is_saved(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_time_budget_ends_a_run_which_is_saved(monkeypatch, tmp_path):
     monkeypatch.setenv("ASTKIT_TIME_BUDGET_H", "1e-9")
     steps = build(tmp_path).steps()
     assert next(steps).step == 1
@@ -200,9 +194,7 @@ def test_numbers_out_of_range_are_refused(tmp_path: Path, name: str) -> None:
             Checkpoints(tmp_path, **{name: value})
 
 
-def test_two_trainers_do_not_share_a_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_trainers_do_not_share_a_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint, "PATIENCE", 0.0)
     first, second = build(tmp_path), build(tmp_path)
     steps = first.steps()
@@ -251,9 +243,7 @@ def two(tmp_path: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("suffix", [".json", ".safetensors"])
-def test_one_flipped_bit_is_noticed_and_the_checkpoint_before_it_is_used(
-    two: list[Path], tmp_path: Path, suffix: str
-) -> None:
+def test_one_flipped_bit_is_noticed_and_the_checkpoint_before_it_is_used(two, tmp_path, suffix):
     newest, chance = two[0].with_suffix(suffix), random.Random(1)
     content = newest.read_bytes()
     torn = newest.with_name(f".{newest.name}.abc")
@@ -316,9 +306,7 @@ states = st.recursive(
 
 @settings(deadline=None, max_examples=25)
 @given(st.dictionaries(st.text(max_size=6), states, max_size=4), st.booleans())
-def test_a_state_comes_back_as_it_was(
-    tmp_path_factory: Any, state: dict[str, Any], compress: bool
-) -> None:
+def test_a_state_comes_back_as_it_was(tmp_path_factory, state, compress):
     path = checkpoint.write(tmp_path_factory.mktemp("state") / "some", state, compress)
     assert same(checkpoint.read(path), state)
 

@@ -1,7 +1,5 @@
 """The origin's constructor with ordinary DataLoaders: only the class name differs."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest

@@ -1,7 +1,5 @@
 """Settings: known, in range, and refused by name otherwise; budgets end where they say."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

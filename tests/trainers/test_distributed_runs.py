@@ -1,7 +1,5 @@
 """Several processes train as one does: gradients, plans, counts, resumed runs, and what fails."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -91,9 +89,7 @@ def test_two_processes_train_as_one_does() -> None:
 @pytest.mark.parametrize("world", [2, 3])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("policy", [None, Gate(0.2), *CHOOSING])
-def test_gradients_are_those_of_one_process_on_the_same_rows(
-    world: int, dtype: torch.dtype, policy: Any
-) -> None:
+def test_gradients_are_those_of_one_process_on_the_same_rows(world, dtype, policy):
     config = TrainConfig(clip_norm=None, schedule="constant")
     options = {"dtype": dtype, "budget": Budget(steps=1), "epochs": None, "config": config}
     found = in_world(world, trained, policy, options)
@@ -110,9 +106,7 @@ def test_gradients_are_those_of_one_process_on_the_same_rows(
 @pytest.mark.full
 @pytest.mark.parametrize("world", [2, 3])
 @pytest.mark.parametrize("policy", PLANNING)
-def test_a_planning_policy_makes_the_same_plans_in_any_number_of_processes(
-    world: int, policy: str
-) -> None:
+def test_a_planning_policy_makes_the_same_plans_in_any_number_of_processes(world, policy):
     options = {"name": policy, **GIVEN.get(policy, {})}
     settings = {"epochs": 2, "validation": numbers(50, seed=1)}
     (one,) = in_world(1, trained, options, settings)

@@ -1,7 +1,5 @@
 """Evaluation: equal to plain loops over rows; a part of the rows comes with an honest interval."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 from typing import Any
@@ -54,9 +52,7 @@ def reference(model: nn.Module, source: Any) -> tuple[int, float, float]:
     return len(hits), math.fsum(losses) / len(hits), sum(hits) / len(hits)
 
 
-def test_it_gives_what_plain_loops_give_and_leaves_no_trace(
-    cnn: Any, double_loader: Any, unchanged: Any
-) -> None:
+def test_it_gives_what_plain_loops_give_and_leaves_no_trace(cnn, double_loader, unchanged):
     model, source = cnn(batch_norm=True), double_loader(rows=200, batch_size=32)
     rows, loss, accuracy = reference(model, source)
     model.train()
@@ -188,9 +184,7 @@ def test_a_pass_without_a_batch_or_a_metric_of_another_shape_is_refused() -> Non
 
 
 @pytest.mark.parametrize("inside", [False, True])
-def test_a_distributed_sampler_is_refused_in_several_processes(
-    monkeypatch: pytest.MonkeyPatch, inside: bool
-) -> None:
+def test_a_distributed_sampler_is_refused_in_several_processes(monkeypatch, inside):
     data = TensorDataset(torch.randn(8, 3), torch.zeros(8, dtype=torch.int64))
     sampler = DistributedSampler(data, num_replicas=2, rank=0)
     options: Any = {"sampler": sampler}

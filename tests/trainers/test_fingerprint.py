@@ -1,7 +1,5 @@
 """Only the same run is resumed; what differs is named."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -165,9 +163,7 @@ CASES: dict[str, Case] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_changed_run_is_refused_in_one_sentence_that_names_the_part(
-    name: str, tmp_path: Path
-) -> None:
+def test_a_changed_run_is_refused_in_one_sentence_that_names_the_part(name, tmp_path):
     then, now, part = CASES[name]
     leave_after(build(tmp_path, **then()), 4)
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}

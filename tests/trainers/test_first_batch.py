@@ -1,7 +1,5 @@
 """What is looked at before the first step: targets, labels, rows to validate, features."""
 
-from __future__ import annotations
-
 import copy
 import warnings
 from typing import Any
@@ -193,9 +191,7 @@ def soft(rows: int = 24) -> Tensor:
     ids=["regression", "sum below 1", "several labels", "sum 2"],
 )
 @pytest.mark.parametrize("policy", [None, "gate"])
-def test_float_targets_that_are_no_probabilities_are_refused(
-    targets: Tensor, policy: Any, unchanged: Any
-) -> None:
+def test_float_targets_that_are_no_probabilities_are_refused(targets, policy, unchanged):
     run = trainer(TensorDataset(DATA.tensors[0], targets), policy=policy)
     sentence = r"no class probabilities .* pass criterion=nn.MSELoss\(reduction='none'\)"
     with unchanged(run.model), pytest.raises(ValueError, match=sentence):
@@ -232,9 +228,7 @@ def pairs(outputs: Tensor, targets: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     ("criterion", "width", "labels"), [(binary, 1, 2), (counts, 2, 9), (pairs, 4, 24)]
 )
-def test_integer_targets_are_no_classes_unless_the_criterion_says_so(
-    criterion: Any, width: int, labels: int
-) -> None:
+def test_integer_targets_are_no_classes_unless_the_criterion_says_so(criterion, width, labels):
     data = TensorDataset(DATA.tensors[0], torch.arange(24) % labels)
     run = trainer(data, nn.Linear(8, width), criterion=criterion)
     (epoch,) = run.run().epochs
@@ -291,9 +285,7 @@ class Spectral(nn.Linear):
 
 
 @pytest.mark.parametrize("policy", [None, Gate(0.5)])
-def test_flops_that_cannot_be_counted_are_said_once_and_kept_in_the_ledger(
-    policy: Any, unchanged: Any
-) -> None:
+def test_flops_that_cannot_be_counted_are_said_once_and_kept_in_the_ledger(policy, unchanged):
     run = trainer(model=Spectral(5, 3), policy=policy, epochs=2)
     with pytest.warns(UserWarning, match="FLOPs of _fft_r2c cannot be counted") as caught:
         run.run()

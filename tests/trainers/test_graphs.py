@@ -3,8 +3,6 @@
 These show no more than that: whether a GPU can record a step is for `benchmarks.gpu_graphs`.
 """
 
-from __future__ import annotations
-
 import copy
 import itertools
 import math

@@ -1,7 +1,5 @@
 """When memory runs out: fewer rows at a time, the same rows, the same gradients."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 
@@ -91,9 +89,7 @@ def test_a_row_that_does_not_fit_alone_is_an_error() -> None:
 
 @pytest.mark.parametrize("policy", [None, Gate(0.4), Gate(0.4, controller="top_k")])
 @pytest.mark.parametrize("where", ["all", "scoring"])
-def test_a_run_with_little_memory_is_that_with_enough(
-    policy: Any, where: str, difference: Any
-) -> None:
+def test_a_run_with_little_memory_is_that_with_enough(policy, where, difference):
     x, y, _ = numbered()
 
     def run(limit: int) -> Trainer:

@@ -1,7 +1,5 @@
 """What a trainer tells policies of its targets: class numbers are labels, other numbers are not."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

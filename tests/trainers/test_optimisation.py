@@ -1,7 +1,5 @@
 """From a batch to new weights, held to a plain loop: sum, unscale, divide, clip, step."""
 
-from __future__ import annotations
-
 import copy
 import math
 import warnings
@@ -119,9 +117,7 @@ def grads(model: nn.Module) -> list[Tensor | None]:
     clip_norm=st.sampled_from(CLIPS),
     micro_batch=st.none() | st.integers(1, 8),
 )
-def test_it_does_not_matter_how_rows_are_split(
-    split: list[int], clip_norm: float | None, micro_batch: int | None
-) -> None:
+def test_it_does_not_matter_how_rows_are_split(split, clip_norm, micro_batch):
     model = network()
     options: dict[str, Any] = {"clip_norm": clip_norm, "micro_batch": micro_batch}
     work = made(model, accumulation_steps=len(split), optimizer=sgd(model), **options)
@@ -164,9 +160,7 @@ class Kept(Policy):
 
 
 @pytest.mark.parametrize("policy", [None, Kept()])
-def test_the_trainer_accumulates_to_one_big_batch(
-    cnn: Any, double_loader: Any, difference: Any, policy: Any
-) -> None:
+def test_the_trainer_accumulates_to_one_big_batch(cnn, double_loader, difference, policy):
     def trained(batch_size: int, steps: int) -> Trainer:
         config = TrainConfig(lr=1e-2, schedule="constant", accumulation_steps=steps)
         # the last pass leaves 3 batches of 8, which still get their step
@@ -220,9 +214,7 @@ def scaled(model: nn.Module, **options: Any) -> Optimisation:
     ("dtype", "within", "weights", "clip_norm"),
     [(torch.float64, 1e-12, "float32", 0.05), (torch.float32, 1e-5, "none", None)],
 )
-def test_unscale_then_divide_then_clip_then_step(
-    dtype: torch.dtype, within: float, weights: str, clip_norm: float | None
-) -> None:
+def test_unscale_then_divide_then_clip_then_step(dtype, within, weights, clip_norm):
     """Any other order moves the weights elsewhere: the scale is 1024 and more, the weight 25."""
     model = network(dtype)
     work = scaled(model, optimizer=sgd(model), clip_norm=clip_norm, accumulation_steps=4)
@@ -262,9 +254,7 @@ class Overflowing:
 @pytest.mark.parametrize(
     ("fused", "clip_norm", "value"), [(False, 1.0, math.nan), (True, None, math.inf)]
 )
-def test_an_overflow_skips_the_step_and_nothing_else(
-    fused: bool, clip_norm: float | None, value: float
-) -> None:
+def test_an_overflow_skips_the_step_and_nothing_else(fused, clip_norm, value):
     def learner() -> Optimisation:
         model = network(torch.float32)
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=fused)
@@ -362,9 +352,7 @@ def test_an_attempt_that_fails_leaves_no_trace(error: Any, waiting: bool) -> Non
 
 
 @pytest.mark.parametrize(("value", "every", "clip_norm"), [(math.inf, 1, 1.0), (math.nan, 2, None)])
-def test_a_gradient_that_is_not_finite_is_refused_before_weights_change(
-    value: float, every: int, clip_norm: float | None
-) -> None:
+def test_a_gradient_that_is_not_finite_is_refused_before_weights_change(value, every, clip_norm):
     """The loss alone does not tell: its gradient may overflow while it is finite."""
     work, twin = (made(accumulation_steps=every, clip_norm=clip_norm) for _ in range(2))
     (x, y, _), (x2, y2, _) = batches(number=2)
@@ -387,9 +375,7 @@ def test_a_gradient_that_is_not_finite_is_refused_before_weights_change(
 
 
 @pytest.mark.parametrize(("broken", "clip_norm"), [("loss", None), ("gradient", 1.0)])
-def test_on_a_device_a_flag_keeps_the_weights_until_somebody_asks(
-    monkeypatch: pytest.MonkeyPatch, broken: str, clip_norm: float | None
-) -> None:
+def test_on_a_device_a_flag_keeps_the_weights_until_somebody_asks(monkeypatch, broken, clip_norm):
     work = flagged(monkeypatch, made(network(torch.float32), clip_norm=clip_norm))
     rows = list(batches(torch.float32, number=4))
     train(work, *rows[0])
@@ -413,9 +399,7 @@ def test_on_a_device_a_flag_keeps_the_weights_until_somebody_asks(
     assert not same(copy.deepcopy(work.weights()), before)
 
 
-def test_after_a_divergence_on_a_device_the_users_optimizer_moves_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_after_a_divergence_on_a_device_the_users_optimizer_moves_again(monkeypatch):
     model = network(torch.float32)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)
     run = trainer(model, optimizer=optimizer, epochs=1)
@@ -506,9 +490,7 @@ class Either(nn.Module):
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_a_batch_that_uses_no_parameter_of_the_optimizer_takes_no_step(
-    precision: str, unchanged: Any
-) -> None:
+def test_a_batch_that_uses_no_parameter_of_the_optimizer_takes_no_step(precision, unchanged):
     model, y = Either(), torch.tensor([0, 1, 2])
     optimizer = torch.optim.SGD(model.layers[1].parameters(), lr=0.1)
     work = made(model, precision=precision, optimizer=optimizer)
@@ -542,9 +524,7 @@ def test_a_criterion_with_parameters_is_trained_as_a_part_of_the_model() -> None
 # --- torch.compile
 
 
-def test_a_compiled_model_trains_as_an_eager_one_with_one_graph_for_all_sizes(
-    cnn: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_compiled_model_trains_as_an_eager_one_with_one_graph_for_all_sizes(cnn, monkeypatch):
     from torch._dynamo.utils import counters
 
     real = torch.compile  # with inductor it takes a minute

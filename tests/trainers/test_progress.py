@@ -1,7 +1,5 @@
 """A training run's bar: few updates an epoch, and what it says at each."""
 
-from __future__ import annotations
-
 import re
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Row by row: the exact twin of the batched gate, and the origin's loop, against plain loops."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -65,9 +63,7 @@ class Weighted(Gate):
         ("loss_and_contrast", "top_k", Gate),
     ],
 )
-def test_batched_gate_and_its_twin_agree(
-    train: Any, difference: Any, score: str, controller: str, kind: type[Gate]
-) -> None:
+def test_batched_gate_and_its_twin_agree(train, difference, score, controller, kind):
     batched = train(gate(score, controller, kind))
     rowwise = train(gate(score, controller, kind), "per_batch")
     pairs = zip(batched.rows, rowwise.rows, strict=True)
@@ -148,9 +144,7 @@ class PlainOrigin:
 
 
 @pytest.mark.parametrize("controller", ["log_integral", "origin_pi"])
-def test_per_sample_is_the_plain_loop(
-    cnn: Any, double_loader: Any, difference: Any, controller: str
-) -> None:
+def test_per_sample_is_the_plain_loop(cnn, double_loader, difference, controller):
     built = gate("loss_and_contrast", controller, fallback=0)
     loader = double_loader(rows=90, batch_size=30)
     model, plain = cnn(), PlainOrigin(cnn(), controller, 0.3, lr=1e-3)
@@ -179,9 +173,7 @@ class Held(LogIntegral):
 
 
 @pytest.mark.parametrize("fallback", [0, 3])
-def test_per_sample_falls_back_when_nothing_is_active(
-    cnn: Any, double_loader: Any, difference: Any, fallback: int
-) -> None:
+def test_per_sample_falls_back_when_nothing_is_active(cnn, double_loader, difference, fallback):
     policy = Gate(score="loss", controller=Held(0.1, 1e9), fallback=fallback)
     loader, config = double_loader(rows=60, batch_size=20), TrainConfig(1e-2, schedule="constant")
     trainer = RecordedSampleTrainer(cnn(), loader, epochs=1, policy=policy, config=config)

@@ -1,7 +1,5 @@
 """Settings changed during a run take effect before the next batch, and are replayed."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The loop: stopped anywhere it continues as if it had not been, and it leaves nothing open."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 import math
@@ -134,9 +132,7 @@ def uninterrupted(kind: str) -> tuple[dict[str, Any], int]:
 
 @pytest.mark.parametrize("kind", FOREIGN)
 @pytest.mark.parametrize("cut", [1, 3, 5, 6, 8])
-def test_a_foreign_loader_starts_a_new_pass_in_an_epoch_of_the_usual_length(
-    kind: str, cut: int
-) -> None:
+def test_a_foreign_loader_starts_a_new_pass_in_an_epoch_of_the_usual_length(kind, cut):
     whole = build(kind)
     finish(whole)
     first = leave_after(build(kind), cut)
@@ -513,9 +509,7 @@ def test_only_selected_rows_are_fetched(rows: int, size: int, rate: float, cut: 
 
 
 @pytest.mark.parametrize("controller", [None, "top_k", "log_integral"])
-def test_40_steps_read_nothing_from_the_device(
-    controller: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_40_steps_read_nothing_from_the_device(controller, monkeypatch):
     trainer = Trainer(
         nn.Linear(6, 4),
         Given(*[(torch.randn(8, 6), torch.arange(8) % 4)] * 50),  # as they lie on the device
@@ -668,9 +662,7 @@ IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("options", "sentence"), IMPOSSIBLE)
-def test_impossible_policies_and_arguments_are_refused(
-    options: dict[str, Any], sentence: str, unchanged: Any
-) -> None:
+def test_impossible_policies_and_arguments_are_refused(options, sentence, unchanged):
     model = network()
     with unchanged(model), pytest.raises((ValueError, TypeError), match=sentence):
         finish(build(model=model, **options))

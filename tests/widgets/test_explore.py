@@ -1,7 +1,5 @@
 """The explorer's page; tests/browser looks at it in Chromium."""
 
-from __future__ import annotations
-
 import html
 import json
 import re

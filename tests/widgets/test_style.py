@@ -1,7 +1,5 @@
 """Pictures read in grey, on white, on dark pages and under anybody's matplotlib settings."""
 
-from __future__ import annotations
-
 import io
 
 import matplotlib

@@ -1,7 +1,5 @@
 """What holds for every policy in the registry."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Mapping
 from functools import cache

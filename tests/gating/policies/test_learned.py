@@ -1,7 +1,5 @@
 """Learned significance: inputs and draws against a literal reference, and what it learns."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,13 +1,10 @@
 """Draws by weights: the literal rule, their cost, several processes, a resumed run, many rows."""
 
-from __future__ import annotations
-
 import math
 import resource
 import time
 from collections import Counter
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -69,9 +66,7 @@ def epochs_of(policy: Weighted, epochs: int = 2) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("world", [2, 3, 7])
-def test_several_processes_draw_together_what_one_draws(
-    world: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_several_processes_draw_together_what_one_draws(world, monkeypatch):
     whole = epochs_of(Weighted(WEIGHTS, seed=1))
     monkeypatch.setattr("astkit.distributed.world", lambda: world)
     shares = []
@@ -109,9 +104,7 @@ def reversed_weights(run: Trainer) -> Trainer:
 
 
 @pytest.mark.parametrize("stop", [1, 3, 9])
-def test_a_stopped_run_resumes_with_its_weights_and_counts_their_cost_once(
-    stop: int, tmp_path: Path
-) -> None:
+def test_a_stopped_run_resumes_with_its_weights_and_counts_their_cost_once(stop, tmp_path):
     whole = reversed_weights(weigh())
     steps = whole.steps()
     assert next(steps).metrics["flops"] > 5e9

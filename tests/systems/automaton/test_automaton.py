@@ -1,7 +1,5 @@
 """The automaton: equal to plain Python over cells and gates; its wiring: pairs that differ."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """The tasks: the truth table, true Life, the checkerboard, samples that depend on keys alone."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """The trainer of an automaton: a plain loop's updates, ledger, checkpoints, gate, learning."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Properties of every lattice: settings, calls, stops, exact repeats; walls and landings."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Tasks: no source on both sides; embeddings, metrics and baselines against plain computations."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from zlib import crc32

@@ -1,7 +1,5 @@
 """The text bridge: batches say what single texts say, losses are those of a plain loop."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

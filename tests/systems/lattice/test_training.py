@@ -1,7 +1,5 @@
 """The trainer of a lattice: losses, calls, gating, checkpoints, learning."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
