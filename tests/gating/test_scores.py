@@ -221,11 +221,8 @@ def test_what_has_no_score_is_refused() -> None:
         sentence = r"targets are torch\.\w+ of shape .*, such as 'gate'"
         refused((partial(gradient_norm, rows, targets, UNUSED), sentence))
     for label in (5, -1):
-        targets, sentence = (
-            torch.tensor([0, label, 1, 1]),
-            f"label {label}, but the model has 5",
-        )
-        refused((partial(gradient_norm, rows, targets, UNUSED), sentence))
+        call = partial(gradient_norm, rows, torch.tensor([0, label, 1, 1]), UNUSED)
+        refused((call, f"the label {label}, but the model has 5 outputs"))
     sentence = r"float probabilities \[batch, classes\] of 0 or more"
     refused((partial(gradient_norm, rows, rows - 1, UNUSED), sentence))
     for inputs in (labels[:, None], torch.zeros(4), rows[:, :1], (rows, rows)):
@@ -233,7 +230,7 @@ def test_what_has_no_score_is_refused() -> None:
         refused((partial(LossAndContrast(), rows, labels, inputs), sentence))
     for score in ("loss_and_contrast", "loss_contrast_constant"):
         likelihood = Gate(score=score, criterion=lambda outputs, targets: outputs[:, 0] - 9)
-        call = partial(likelihood.significance, rows, labels, torch.rand(4, 12))
+        call = partial(likelihood, torch.nn.Identity(), torch.rand(4, 5), labels)
         refused((call, "a loss is negative, but this score divides losses"))
     for text in ("", "lose", "loss ", "loss + contrast", "0.7*loss", "loss, loss"):
         sentence = f"^unknown score {re.escape(repr(text))}: choose one of"
