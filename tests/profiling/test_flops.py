@@ -240,6 +240,14 @@ def test_products_without_a_formula_in_torch_are_counted() -> None:
         assert (counted.get_total_flops(), counted.uncounted()) == (flops, set())
 
 
+@pytest.mark.filterwarnings("ignore:FlopCounterMode does not have a registered FLOP formula")
+def test_a_higher_order_operator_without_a_formula_runs_and_is_listed() -> None:
+    ints, product = torch.ones(4, 4, dtype=torch.int8), torch.ops.aten.mm.default
+    with FlopCounter() as counted:
+        torch.ops.higher_order.out_dtype(product, torch.int32, ints, ints)
+    assert counted.uncounted() == {"out_dtype"}
+
+
 def test_what_has_no_formula_is_listed() -> None:
     m = torch.randn(4, 4)
     with FlopCounter() as counted:

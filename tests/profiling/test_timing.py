@@ -63,6 +63,18 @@ def test_a_machine_that_doubles_its_speed_halfway_leaves_the_ratio_right(clock):
     assert ratio.median == ratio.low == ratio.high == pytest.approx(1.5)
 
 
+def test_synchronize_charges_queued_work_to_its_arm(clock):
+    queue = []
+
+    def synchronize():
+        clock.now += sum(queue)
+        queue.clear()
+
+    arms = {"a": lambda: queue.append(2.0), "b": lambda: queue.append(6.0)}
+    result = interleaved(arms, rounds=3, clock=clock, synchronize=synchronize)
+    assert (result.median("a"), result.median("b")) == (2.0, 6.0)
+
+
 def test_the_interval_covers_the_truth_about_as_often_as_it_says(monkeypatch):
     monkeypatch.setattr(timing, "RESAMPLES", 400)
     random, hits = np.random.default_rng(0), 0
