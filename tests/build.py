@@ -159,6 +159,13 @@ def network(
     return seeded(make, seed).to(dtype)
 
 
+class Spectral(nn.Linear):
+    """Its Fourier transform has no formula for its FLOPs, but a name: ``_fft_r2c``."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(torch.fft.fft(x).abs())
+
+
 # --- runs ---
 
 

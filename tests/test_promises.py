@@ -63,8 +63,6 @@ def test_the_classes_of_torch_stay_as_they_were() -> None:
     assert [dict(vars(kind)) for kind in CLASSES] == before
 
 
-# --- the same for any sizes, places and values ---
-
 pytestmark = pytest.mark.filterwarnings("ignore:a batch of .* active rows")
 
 POLICIES = st.sampled_from([None, "gate", "infobatch", "cached_loss"])

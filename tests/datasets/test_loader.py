@@ -203,9 +203,6 @@ def test_a_batch_of_other_rows_than_its_index_is_refused(name, wrapped):
         list(loader.batches(0))
 
 
-# --- repeated rows ---------------------------------------------------------------------------
-
-
 # --- workers ---------------------------------------------------------------------------------
 
 
@@ -373,9 +370,6 @@ def test_what_goes_to_a_gpu_is_pinned_and_prefetched():
         assert options.items() <= vars(loader._dataloader()).items()
     options = {"pin_memory": False, "prefetch_factor": 2, "timeout": 300.0}
     assert options.items() <= vars(Loader(Rows(), 4, num_workers=2)._dataloader()).items()
-
-
-# --- refusals --------------------------------------------------------------------------------
 
 
 def test_unusable_items_and_arguments():

@@ -88,9 +88,6 @@ def test_digits_keep_scikit_learns_values():
     assert data.labels.bincount().sum() == 1797
 
 
-# --- folders ---------------------------------------------------------------------------------
-
-
 def test_folders_are_read_by_name(tmp_path):
     make_folders(tmp_path / "whole", ("ant", "bee"), 3)
     data, test = load("folders", tmp_path / "whole")
@@ -137,9 +134,6 @@ def test_different_sizes_need_a_size_and_missing_folders_say_where(tmp_path):
         load("folders", tmp_path)
     data, _ = load("folders", tmp_path, size=4)
     assert data.shape == (3, 4, 4)
-
-
-# --- CIFAR-10 --------------------------------------------------------------------------------
 
 
 def rows(seed, count=4):
@@ -280,9 +274,6 @@ def test_parquet_files_of_other_images(tmp_path):
         refused((partial(load, "cifar10", tmp_path), words))
 
 
-# --- Fashion-MNIST ---------------------------------------------------------------------------
-
-
 def make_fashion(folder, compressed):
     """Files in the published format, whose pixels and labels say which row they are."""
     folder.mkdir(parents=True)
@@ -341,9 +332,6 @@ def test_the_published_fashion_mnist(monkeypatch):
     assert train.labels[:5].tolist() == [9, 0, 0, 3, 0]
     mean, std = train.channel_stats()  # as published with many recipes
     assert (float(mean), float(std)) == pytest.approx((0.2860, 0.3530), abs=1e-4)
-
-
-# --- splits ----------------------------------------------------------------------------------
 
 
 @settings(max_examples=50, deadline=None)

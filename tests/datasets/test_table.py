@@ -27,9 +27,6 @@ def frame(rows: int = ROWS, seed: int = 0, **columns: object) -> pd.DataFrame:
     return pd.DataFrame(made).assign(**columns)
 
 
-# --- the label -------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("values", "task", "classes"),
     [
@@ -85,9 +82,6 @@ def test_names_of_columns_are_checked_with_the_file() -> None:
     refused((lambda: Table(frame()), "label and like: give"))
 
 
-# --- columns and rows that are left out ------------------------------------------------------
-
-
 def test_copies_of_the_label_are_left_out_and_named() -> None:
     made = frame()
     codes = made["kind"].map({"flat": 0, "house": 1})
@@ -129,9 +123,6 @@ def test_empty_columns_and_rows_without_a_label_are_left_out() -> None:
 def test_a_frame_may_have_numbers_as_names() -> None:
     made = pd.DataFrame(np.random.default_rng(0).normal(size=(ROWS, 4)))
     assert set(Table(made, label=3, drop=[0], groups=1).frame) == {"2"}
-
-
-# --- a table that is read as another one -----------------------------------------------------
 
 
 def test_a_later_table_is_encoded_as_the_first(tmp_path: Path) -> None:
@@ -179,9 +170,6 @@ def test_groups_keep_their_names_in_all_tables() -> None:
     assert len(row_groups(train).unique()) == 3 + ROWS // 4
     assert Table(frame(owner=names), like=train).groups[2] == "7"
     refused((lambda: Table(frame(), like=train), "there is no column 'owner' of groups"))
-
-
-# --- rows ------------------------------------------------------------------------------------
 
 
 def test_rows_are_the_same_one_by_one_and_in_batches() -> None:
@@ -259,9 +247,6 @@ class Plain:
 
     def fit_transform(self, columns: pd.DataFrame, _: object) -> np.ndarray:
         return columns[["area"]].to_numpy()
-
-
-# --- model and objective ---------------------------------------------------------------------
 
 
 def test_a_regression_is_measured_in_the_unit_of_its_label() -> None:

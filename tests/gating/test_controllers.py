@@ -88,7 +88,6 @@ def test_batches_of_zeros_before_the_first_scores_leave_no_trace(kind: Any) -> N
     assert late.threshold(stream[0], 0) == pytest.approx(prompt.threshold(stream[0], 0), rel=0.05)
 
 
-# --- the default, step by step -------------------------------------------------------------------
 any_rates = st.floats(0, 1)
 any_targets = st.floats(0.001, 1)
 
@@ -180,9 +179,6 @@ def test_the_automatic_gain_can_be_replaced_by_hand_and_given_back() -> None:
     assert controller.gain == measured
 
 
-# --- the default on moving scores ----------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("scale", "target"), [(4.0, 0.05), (0.25, 0.50)])
 def test_it_settles_after_a_fourfold_shock(scale: float, target: float) -> None:
     runs = []
@@ -196,9 +192,6 @@ def test_it_settles_after_a_fourfold_shock(scale: float, target: float) -> None:
     smooth = np.convolve(mean[40:], np.ones(5) / 5, mode="valid")
     away = np.flatnonzero(np.abs(smooth - target) > 0.2 * target)
     assert 0 < away[-1] < 75  # it came back, and stayed
-
-
-# --- the quantile's average, and densities -------------------------------------------------------
 
 
 def weibull(ordered: list[float], level: float) -> float:
@@ -228,9 +221,6 @@ def test_quantile_ema_averages_weibulls_quantiles(target, alpha, batch, seed):
         expected += alpha * (found - expected)
         controller.update(0.123, scores)  # the rate takes no part
     assert math.log(controller.threshold(stream[0], 0)) == pytest.approx(expected, abs=1e-9)
-
-
-# --- the original's controller -------------------------------------------------------------------
 
 
 def plain_pi(

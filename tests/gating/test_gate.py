@@ -39,9 +39,6 @@ def as_tuple(chosen: Selection) -> tuple[Any, ...]:
     return index, weight, chosen.candidates, chosen.measured_rate, chosen.threshold, chosen.fallback
 
 
-# --- what is chosen --------------------------------------------------------------------------
-
-
 @alone
 @equal_scores
 @settings(deadline=None, max_examples=50)
@@ -111,9 +108,6 @@ def test_a_target_of_1_selects_everything_until_it_is_lowered(controller: str) -
         assert np.mean(found) == pytest.approx(0.25, abs=0.01)
 
 
-# --- ties ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("controller", "value", "target"),
     [("log_integral", 0.0, 0.1), ("log_integral", 0.3, 0.9), ("origin_pi", 5.0, 1 / 3)],
@@ -134,9 +128,6 @@ def test_equal_scores_warn_once_and_keep_the_target_rate(controller, value, targ
     assert bool(((drawn - expected).abs() < 5 * math.sqrt(expected)).all())
 
 
-# --- the fallback ----------------------------------------------------------------------------
-
-
 def test_two_random_rows_are_trained_on_when_none_is_active() -> None:
     gate = never()
     drawn = torch.zeros(8)
@@ -151,9 +142,6 @@ def test_two_random_rows_are_trained_on_when_none_is_active() -> None:
     assert gate.fallback_rows == 800
     # each row with chance 1/4: 100 times, with a standard deviation of 8.7
     assert bool(((drawn - 100).abs() < 45).all())
-
-
-# --- small batches ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("controller", ["log_integral", "top_k"])
@@ -195,9 +183,6 @@ def test_batches_large_enough_for_the_fallback_or_without_one_do_not_warn() -> N
     assert repr(Gate(0.25)) == "Gate(rate=0.25)"
 
 
-# --- scores that are not finite --------------------------------------------------------------
-
-
 @equal_scores
 def test_one_broken_image_does_not_cost_the_batch() -> None:
     x, y = torch.rand(16, 3, 4, 4), torch.randint(5, (16,))
@@ -236,9 +221,6 @@ def test_scores_that_cannot_be_selected_from_are_refused() -> None:
 EVERY = sorted(REGISTRIES["controller"])
 
 
-# --- what may be given -----------------------------------------------------------------------
-
-
 def test_impossible_arguments_are_refused_and_leave_the_rate() -> None:
     gate = Gate(0.25)
     for rate in (0, -1, 1.5, math.nan):
@@ -258,9 +240,6 @@ def test_impossible_arguments_are_refused_and_leave_the_rate() -> None:
     ):
         refused(*((partial(Gate, **{name: value}), f"^{words}") for value in values))
     assert Gate(min_active=2, fallback=0).min_active == 2  # no row is added
-
-
-# --- state -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["top_k", "quantile_ema"])
@@ -298,9 +277,6 @@ def test_a_gate_continues_bit_for_bit_from_its_saved_state(controller: str, step
         assert as_tuple(resumed.select(scores)) == as_tuple(gate.select(scores))
     assert resumed.state_dict() == gate.state_dict()
     assert gate.nonfinite == 8
-
-
-# --- top-k on the device ---------------------------------------------------------------------
 
 
 @alone

@@ -118,7 +118,6 @@ def test_features_are_each_rows_own_and_references_can_run(kind, seed, rows):
         torch.testing.assert_close(running, score.reference(features[: count + 1]))
 
 
-# --- scores of class outputs ---------------------------------------------------------------------
 OF_CLASSES = ["entropy", "margin", "confidence", "gradient_norm"]
 UNUSED = torch.zeros(0)  # no input is looked at
 some_logits = st.integers(1, 6).flatmap(
@@ -237,7 +236,6 @@ def test_what_has_no_score_is_refused() -> None:
         refused((partial(Gate, score=text), sentence))
 
 
-# --- memories ------------------------------------------------------------------------------------
 class Surprise(ContextScore):
     """The loss above its mean in the batch before, as an exponential."""
 

@@ -18,9 +18,6 @@ def spend(meter, machine, seconds, watts, name="training"):
         machine.spend(seconds, watts)
 
 
-# --- totals
-
-
 @given(
     windows=st.lists(st.floats(0.001, 3.0), min_size=1, max_size=40),
     watts=st.floats(50.0, 700.0),
@@ -109,9 +106,6 @@ def test_windows_do_not_nest_and_close_on_errors(machine):
     assert meter.reading("evaluation").window_s == 0
 
 
-# --- NVML
-
-
 class FakeNvml(ModuleType):
     """As much of pynvml as is used; ``energy`` (mJ) may be an error."""
 
@@ -193,8 +187,6 @@ def test_the_real_pynvml_has_what_is_used():
         assert hasattr(real, name), name
     assert real.nvmlDeviceGetTotalEnergyConsumption.__code__.co_varnames[0] == "handle"
 
-
-# --- RAPL
 
 RANGE = 262_143_328_850  # microjoules
 

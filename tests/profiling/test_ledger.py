@@ -74,9 +74,6 @@ def test_the_ledger_agrees_with_what_torch_counts_while_it_trains(model, policy)
     assert samples.scored == (visited if "gate" in policy else 0)
 
 
-# --- sums
-
-
 counts = st.integers(0, 10**9)
 parts = st.builds(PassFlops, st.integers(0, 10**12), st.integers(0, 10**12))
 
@@ -124,9 +121,6 @@ def test_the_origins_units():
     ledger.note(cost_of(1.0, 1.0), trained=3, skipped=20, scored=7)
     ledger.counts.unloaded = 5
     assert ledger.origin_energy_units == pytest.approx(32.5)
-
-
-# --- clocks
 
 
 @pytest.fixture
@@ -340,9 +334,6 @@ def test_the_exchange_between_processes_counts_the_queue_it_waits_for(clock, mon
         assert ledger.samples.trained == expected
         assert ledger.flops.total == 3.0 * expected
     assert ledger.seconds == {"training": 20.0, "evaluation": 0.0}
-
-
-# --- state
 
 
 def test_the_state_goes_through_json_and_goes_on(machine):

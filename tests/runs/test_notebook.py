@@ -31,9 +31,6 @@ def plan(toy):
     return notebook.read_notebook(toy)
 
 
-# --- parameters ------------------------------------------------------------------------------
-
-
 def test_defaults_are_those_of_the_cell(plan, tmp_path):
     assert plan.defaults == DEFAULTS
     assert plan.path.is_absolute()
@@ -159,8 +156,6 @@ def test_other_names_forms_and_types_are_refused_in_a_sentence(plan):
     ):
         refused((partial(plan.values, options), f"^{sentence}"))
 
-
-# --- runs ------------------------------------------------------------------------------------
 
 FACTS = """\
 import json, os, sys

@@ -127,16 +127,6 @@ def test_methods_of_notebooks_that_name_them_otherwise_are_not_mixed(root: Path)
     )
 
 
-@pytest.mark.parametrize("text", ["visits", "checkpoint", "note"])
-def test_texts_of_single_runs_make_no_groups(root: Path, text: str) -> None:
-    before = tables.summary_table(tables.collect(root))
-    for folder in root.iterdir():
-        run = Record(folder)
-        rows = run.result["rows"]
-        run.finish([{**row, text: f"{row['arm']}-{row['seed']}.bin"} for row in rows])
-    pd.testing.assert_frame_equal(tables.summary_table(tables.collect(root))[[*before]], before)
-
-
 @pytest.mark.parametrize("text", ["metric", "controller", "unit"])
 def test_texts_that_follow_from_the_method_make_no_groups(tmp_path: Path, text: str) -> None:
     arms = {"dense": {}, "gate": {text: "a"}, "aim": {text: "b"}}

@@ -8,6 +8,7 @@ import re
 import signal
 import warnings
 from collections import deque
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -84,9 +85,6 @@ def test_saving_leaves_workers_that_persist_alone(tmp_path: Path) -> None:
     assert weights[0] == weights[1]
 
 
-# --- ends other than that of the budget
-
-
 class Interrupted(torch.optim.SGD):
     """Is interrupted after the update of the weights, ``times`` times in that step."""
 
@@ -160,9 +158,6 @@ def test_the_time_budget_ends_a_run_which_is_saved(monkeypatch, tmp_path):
     assert resumed.done
 
 
-# --- when, how many, whose
-
-
 def test_the_newest_are_kept(tmp_path: Path) -> None:
     build(tmp_path, keeping={"every": 2, "keep": 3}).run()
     assert [int(name.split("step")[1]) for name in names(tmp_path)] == [30, 30, 28]
@@ -177,21 +172,20 @@ def test_between_two_is_a_pause_but_not_before_the_end(tmp_path: Path) -> None:
 
 
 def test_checkpoints_of_an_earlier_run_are_not_mixed_with_a_new_one(tmp_path: Path) -> None:
+    assert build(tmp_path, resume=True).step == 0  # of a run that was killed before its first one
     leave_after(build(tmp_path), 5)
-    with pytest.raises(ValueError, match="pass resume=True to continue"):
-        build(tmp_path)
-    with pytest.raises(ValueError, match="pass the folder"):
-        build(tmp_path, resume=True, checkpoints=None)
+    refused(
+        (partial(build, tmp_path), "pass resume=True to continue"),
+        (partial(build, tmp_path, resume=True, checkpoints=None), "pass the folder"),
+    )
 
 
-REFUSED = {"keep": (0, 2.5, None), "every": (0, 1.5, "x"), "pause": (-1, float("nan"), None)}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_numbers_out_of_range_are_refused(tmp_path: Path, name: str) -> None:
-    for value in REFUSED[name]:
-        with pytest.raises(ValueError, match=f"{name} is {value!r}: give a (whole )?number of"):
-            Checkpoints(tmp_path, **{name: value})
+def test_numbers_out_of_range_are_refused(tmp_path: Path) -> None:
+    wrong = {"keep": (0, 2.5, None), "every": (0, 1.5, "x"), "pause": (-1, float("nan"), None)}
+    for name, values in wrong.items():
+        for value in values:
+            call = partial(Checkpoints, tmp_path, **{name: value})
+            refused((call, f"{name} is {value!r}: give a (whole )?number of"))
 
 
 def test_two_trainers_do_not_share_a_folder(tmp_path, monkeypatch):
@@ -230,9 +224,6 @@ def test_a_full_disk_is_said_and_nothing_that_is_there_is_lost(small_disk: Path)
     whole = build(small_disk.parent / "whole", model=network(64))
     whole.run()
     assert left(resumed)["weights"] == left(whole)["weights"]
-
-
-# --- damage
 
 
 @pytest.fixture
@@ -276,9 +267,6 @@ def test_without_a_whole_one_nothing_is_resumed(two: list[Path], tmp_path: Path)
         pytest.raises(ValueError, match=r"none of the 2 checkpoints in .* is valid"),
     ):
         build(tmp_path, resume=True)
-
-
-# --- the files
 
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.uint8]

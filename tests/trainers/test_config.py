@@ -98,9 +98,6 @@ def test_the_factor_is_the_schedule_after_a_ramp(progress: float, warmup: float)
     )
 
 
-# --- budgets
-
-
 ROWS, SIZE, LR = 80, 8, 0.5
 BATCHES = ROWS // SIZE
 

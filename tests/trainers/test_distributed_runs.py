@@ -133,9 +133,6 @@ def test_rows_that_do_not_divide_are_left_out_of_an_epoch(policy: str | None) ->
         assert each["validated"] == many[0]["validated"]
 
 
-# --- resumed
-
-
 def stopped(folder: Path, policy: Any, steps: int, options: dict[str, Any]) -> list[list[int]]:
     """Rows of a run that is stopped after ``steps`` batches, with a checkpoint there."""
     trainer = built(policy, checkpoints=Checkpoints(folder, every=steps), **options)
@@ -168,9 +165,6 @@ def test_a_run_resumes_in_as_many_processes(policy: str | None, steps: int, tmp_
         in_world(1, resumed, tmp_path, policy, options)
 
 
-# --- a loop of the user's own
-
-
 @pytest.mark.full
 def test_a_loop_with_fully_shard_trains_as_one_process_does() -> None:
     (one,) = in_world(1, looped, CachedLoss(0.5))
@@ -187,9 +181,6 @@ def in_shards() -> nn.Module:
         if isinstance(layer, nn.Linear):
             fully_shard(layer)
     return fully_shard(model)
-
-
-# --- what fails
 
 
 def idle(rank: int) -> tuple[Any, ...]:
@@ -293,9 +284,6 @@ def test_what_processes_would_do_differently_is_refused() -> None:
     assert found[0] == found[1]
     for sentence, part in zip(found[0], expected, strict=True):
         assert part in sentence
-
-
-# --- the page
 
 
 def script() -> str:

@@ -175,9 +175,6 @@ def test_a_changed_run_is_refused_in_one_sentence_that_names_the_part(name, tmp_
     assert build(tmp_path, resume=True, **then()).step == 4  # of an unseeded model
 
 
-# --- what is the same run
-
-
 def test_free_settings_are_accepted(tmp_path: Path) -> None:
     run = leave_after(build(tmp_path), 4)
     config = TrainConfig(lr=1e-2, threads=1, report_every=7)
@@ -213,9 +210,6 @@ def test_nothing_of_the_run_is_touched(tmp_path: Path, unchanged: Any) -> None:
     assert not run.optimizer.state_dict()["state"]
     assert all(parameter.grad is None for parameter in model.parameters())
     assert all(module.training for module in model.modules())
-
-
-# --- values and code
 
 
 def made(tmp_path: Path, text: str) -> Any:

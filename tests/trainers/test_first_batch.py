@@ -87,9 +87,6 @@ def test_a_mapping_to_a_plain_layer_is_one_sentence(name: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-# --- lazy modules
-
-
 class LazyNamed(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -119,9 +116,6 @@ def test_lazy_modules_that_no_pass_reaches_are_named() -> None:
         trainer(DATA, model)
     with pytest.raises(ValueError, match="the model refused inputs of a mapping with keys x, lab"):
         trainer(mapped("x"), nn.LazyLinear(3))
-
-
-# --- integer labels
 
 
 class Labelled(Dataset[Any]):
@@ -178,9 +172,6 @@ def test_masks_of_any_integer_type(kind: torch.dtype) -> None:
     assert losses[0] == losses[1]
 
 
-# --- float targets
-
-
 def soft(rows: int = 24) -> Tensor:
     return torch.randn(rows, 3).softmax(1)
 
@@ -205,9 +196,6 @@ def test_class_probabilities_are_trained_on(kind: torch.dtype) -> None:
     losses = [epoch["val_loss"] for epoch in run.run().epochs]
     entropy = float(-(targets.float() * targets.float().log()).sum(1).mean())
     assert entropy * 0.99 < losses[-1] < losses[0]
-
-
-# --- which integers are classes
 
 
 def binary(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -274,32 +262,24 @@ def test_a_model_is_tried_and_counted_in_the_precision_of_its_training() -> None
     assert run.ledger.flops.forward == 24 * 2 * 8
 
 
-# --- costs
-
-
-class Spectral(nn.Linear):
-    """Its Fourier transform does multiply-adds that have no formula."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(torch.fft.rfft(x).abs())
-
-
 @pytest.mark.parametrize("policy", [None, Gate(0.5)])
 def test_flops_that_cannot_be_counted_are_said_once_and_kept_in_the_ledger(policy, unchanged):
-    run = trainer(model=Spectral(5, 3), policy=policy, epochs=2)
+    run = trainer(model=build.Spectral(8, 3), policy=policy, epochs=2)
     with pytest.warns(UserWarning, match="FLOPs of _fft_r2c cannot be counted") as caught:
         run.run()
     assert len(caught) == 1
     assert run.ledger.uncounted == {"_fft_r2c"}
     assert run.ledger.flops.total > 0  # a lower bound
-    again = trainer(model=Spectral(5, 3), policy=policy, epochs=2)
+    again = trainer(model=build.Spectral(8, 3), policy=policy, epochs=2)
     again.load_state_dict(run.state_dict())
     assert again.ledger.uncounted == {"_fft_r2c"}
     with warnings.catch_warnings(action="error"):
         counted = trainer()
         counted.run()
     assert counted.ledger.uncounted == set()
-    limited = trainer(model=Spectral(5, 3), policy=policy, epochs=None, budget=Budget(flops=1e6))
+    limited = trainer(
+        model=build.Spectral(8, 3), policy=policy, epochs=None, budget=Budget(flops=1e6)
+    )
     sentence = r"budget flops is 1e\+06, but the FLOPs of _fft_r2c cannot be counted: give epochs"
     with (
         unchanged(limited.model),
@@ -307,9 +287,6 @@ def test_flops_that_cannot_be_counted_are_said_once_and_kept_in_the_ledger(polic
         pytest.raises(ValueError, match=sentence),
     ):
         limited.run()
-
-
-# --- data and features for policies
 
 
 class Looking(Policy):

@@ -426,9 +426,6 @@ def test_kernels_that_may_ignore_the_flag_are_waited_for() -> None:
     assert not made(model, optimizer=sgd(model)).finite.flagged
 
 
-# --- learning rates
-
-
 trainer = partial(build.trainer, train=build.rows(32, 6, 4))
 
 
@@ -475,9 +472,6 @@ def test_an_optimizer_that_is_used_again_has_its_learning_rate() -> None:
     assert optimizer.param_groups[0]["lr"] == 0.1
 
 
-# --- parameters
-
-
 class Either(nn.Module):
     """Two layers, of which a batch uses one: that which its first number names."""
 
@@ -521,9 +515,6 @@ def test_a_criterion_with_parameters_is_trained_as_a_part_of_the_model() -> None
     assert not torch.equal(criterion.vectors, torch.eye(4))
 
 
-# --- torch.compile
-
-
 def test_a_compiled_model_trains_as_an_eager_one_with_one_graph_for_all_sizes(cnn, monkeypatch):
     from torch._dynamo.utils import counters
 
@@ -552,9 +543,6 @@ def test_a_factor_of_the_rates_leaves_those_of_the_optimizer_as_they_were() -> N
         own.train(Batch(torch.arange(2), torch.ones(2, 4), torch.zeros(2).long()))
     own.release()
     assert optimizer.param_groups[0]["lr"] == pytest.approx(0.1)
-
-
-# --- unusual parameters ---
 
 
 class Complex(nn.Module):
