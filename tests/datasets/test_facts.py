@@ -2,6 +2,7 @@
 
 import math
 import random
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -35,6 +36,7 @@ from astkit.datasets.facts import (
     varies,
 )
 from tests import build
+from tests.build import refused
 from tests.datasets import transformed
 from tests.datasets.transformed import dimmed, noise
 
@@ -194,12 +196,6 @@ def test_rows_that_cannot_be_compared_are_not() -> None:
         assert shared_rows(PAIRS, None, other) == {}
 
 
-def test_columns_of_a_table_can_be_compared() -> None:
-    table = torch.arange(12.0).reshape(4, 3).T.contiguous().T  # as pandas stores it
-    data = TensorDataset(table[:, :-1], table[:, -1:])
-    assert shared_rows(data, data, None) == {("train", "validation"): 4}
-
-
 class Pictures:
     """Rows that are PIL images, made anew at each reading."""
 
@@ -310,9 +306,8 @@ def test_rows_read_like_another_part_keep_the_groups_of_their_subset() -> None:
     assert found.tolist() == [0, 1]
 
 
-@pytest.mark.parametrize(
-    ("groups", "message"),
-    [
+def test_groups_that_name_no_group_of_every_row_are_one_sentence() -> None:
+    for groups, words in (
         ([("ward 1", row) for row in range(7)], r"of the shape \[7, 2\]: .*hospital"),
         ([(1,), (1, 2), 3, 4, 5, 6, 7], r"\(1,\) in row 0: give one number or name a row"),
         (torch.zeros(7, 1), r"of the shape \[7, 1\]: .*reshape\(-1\)"),
@@ -324,11 +319,9 @@ def test_rows_read_like_another_part_keep_the_groups_of_their_subset() -> None:
         ([{"person": 1}] * 7, r"{'person': 1} in row 0: give one number or name a row"),
         ("patient", "a str, 'patient'"),
         ([0, 1, 2], "has 3 entries for 7 rows"),
-    ],
-)
-def test_groups_that_name_no_group_of_every_row_are_one_sentence(groups: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=f"^groups of the test data .*{message}"):
-        row_groups(DataLoader(grouped(named(), groups)), "test data")
+    ):
+        loader = DataLoader(grouped(named(), groups))
+        refused((partial(row_groups, loader, "test data"), f"^groups of the test data .*{words}"))
 
 
 def test_groups_of_one_part_alone_are_refused() -> None:

@@ -100,15 +100,14 @@ def test_an_unsized_loader_says_so():
 
 def test_what_a_foreign_loader_cannot_do_it_says():
     loader, planned = ForeignLoader(ordinary()), BatchSampler(Planned(), 2, False)
-    for call, words in (
+    refused(
         (lambda: loader.batches(0, order=torch.arange(3)), "pass its dataset instead, with batch"),
         (lambda: as_loader(3), "loader is a int, which cannot be iterated"),
         (lambda: resized(loader, 8), "batch_size is 8, but a DataLoader forms the batches itself"),
         (lambda: as_loader((X, Y), batch_size=8), r"but a tuple forms .*TensorDataset\(x, y\)"),
         (lambda: as_loader(ordinary(sampler=Planned())), "a policy's sampler, .*policy=..."),
         (lambda: as_loader(DataLoader(PAIRS, batch_sampler=planned)), "has a policy's sampler"),
-    ):
-        refused((call, words))
+    )
 
 
 def test_anything_that_trains_becomes_a_source_and_stays_as_it_is():

@@ -55,7 +55,7 @@ def nothing_around(tmp_path, monkeypatch):
 
 def test_wrong_arguments_are_one_sentence(tmp_path):
     make_folders(tmp_path, ("a", "b"), 2)
-    for call, words in (
+    refused(
         (lambda: load("mnist"), "unknown dataset 'mnist': choose one of bikes, cifar10"),
         (lambda: load("digits", size=16), "size is 16 for 'digits'"),
         (lambda: load("digits", root="/nowhere"), "root is '/nowhere', but 'digits' come with"),
@@ -63,8 +63,7 @@ def test_wrong_arguments_are_one_sentence(tmp_path):
         (lambda: split("bikes"), "are divided by time already"),
         (lambda: split("folders", tmp_path), "leaves the test part"),
         *((partial(stratified, torch.arange(4), each), "fraction is") for each in (0, 1, math.nan)),
-    ):
-        refused((call, words))
+    )
 
 
 def test_bikes_are_three_tables_in_order_of_time():

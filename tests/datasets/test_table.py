@@ -1,5 +1,6 @@
 """Tables as data sets: labels, rows and columns that are left out, rows as inputs, objectives."""
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -58,9 +59,8 @@ def test_the_task_can_be_said() -> None:
     assert classes.label.classes == ("0", "0.5", "1")
 
 
-@pytest.mark.parametrize(
-    ("values", "options", "sentence"),
-    [
+def test_what_cannot_be_predicted_is_refused() -> None:
+    for values, options, words in (
         ([None] * ROWS, {}, "label 'price' has 0 different values"),
         (pd.date_range("2024", periods=ROWS), {}, "label 'price' holds dates"),
         (["a", "b"] * 30, {"task": "regression"}, "label 'price' holds words"),
@@ -68,10 +68,9 @@ def test_the_task_can_be_said() -> None:
         (1e9 + np.arange(ROWS), {}, "which float32 does not resolve: subtract a constant"),
         ([f"w{row}" for row in range(101)], {}, "has 101 different values, more than 100 classes"),
         ([f"{row} (?)" for row in range(101)], {}, r"no numbers: '0 \(\?\)', '1 \(\?\)', '2 "),
-    ],
-)
-def test_what_cannot_be_predicted_is_refused(values: list, options: dict, sentence: str) -> None:
-    refused((lambda: Table(frame(len(values), price=values), label="price", **options), sentence))
+    ):
+        call = partial(Table, frame(len(values), price=values), label="price", **options)
+        refused((call, words))
 
 
 def test_names_of_columns_are_checked_with_the_file() -> None:

@@ -11,13 +11,10 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from astkit import (
-    Budget,
     Gate,
     Policy,
     RandomSubset,
     Selection,
-    TrainConfig,
-    Trainer,
     Weighted,
     joined,
 )
@@ -25,6 +22,7 @@ from tests import build
 from tests.build import refused
 from tests.gating.policies.cells import SelectiveBackprop
 from tests.gating.without_float64 import WithoutFloat64
+from tests.integrations import loops
 from tests.integrations.loops import POLICIES, assert_same
 
 pytestmark = pytest.mark.full
@@ -82,18 +80,8 @@ def trainer_of(policy: Any, folder: Path, model: Any, data: Any, **options: Any)
 def own_loop(policy: Any, model: nn.Module, steps: int, data: Any) -> nn.Module:
     from astkit.integrations.huggingface import causal_losses
 
-    Trainer(
-        model,
-        data,
-        policy=policy,
-        budget=Budget(steps=steps),
-        batch_size=BATCH,
-        criterion=causal_losses,
-        optimizer=torch.optim.SGD(model.parameters(), 0.1),
-        config=TrainConfig(schedule="constant", clip_norm=None),
-        device="cpu",
-    ).run()
-    return model
+    options = {"batch_size": BATCH, "criterion": causal_losses}
+    return loops.own_loop(policy, data, model, **options, steps=steps)
 
 
 @pytest.mark.parametrize("name", POLICIES)
@@ -133,8 +121,7 @@ def test_a_gate(tmp_path: Path) -> None:
         Gate(0.5), tmp_path, model, data, max_steps=20, train_sampling_strategy="sequential"
     )
     trainer.train()
-    own_loop(Gate(0.5), twin, 20, DataLoader(data, BATCH))
-    assert_same(model, twin)
+    assert_same(model, own_loop(Gate(0.5), twin, 20, DataLoader(data, BATCH)))
 
 
 def test_a_device_without_float64_is_enough(tmp_path: Path) -> None:

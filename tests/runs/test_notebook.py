@@ -113,9 +113,8 @@ def test_values_of_an_earlier_run_do_not_count(earlier, tmp_path, root):
     assert sources[2:] == [used]
 
 
-@pytest.mark.parametrize(
-    ("option", "values"),
-    [
+def test_a_text_becomes_literals_or_words(plan):
+    for option, values in (
         ("rate=0.05, 1e-3,1", [0.05, 0.001, 1]),
         ("seed=-1,7", [-1, 7]),
         ("live=true,False", [True, False]),
@@ -128,12 +127,10 @@ def test_values_of_an_earlier_run_do_not_count(earlier, tmp_path, root):
         ("mode='a,b',\"c\"", ["a,b", "c"]),
         ("root=x,null", ["x", None]),
         ("root={'a': [1, 2], 'b': 'x,y'},None,3", [{"a": [1, 2], "b": "x,y"}, None, 3]),
-    ],
-)
-def test_a_text_becomes_literals_or_words(plan, option, values):
-    (found,) = plan.values([option]).values()
-    assert found == values
-    assert [type(value) for value in found] == [type(value) for value in values]
+    ):
+        (found,) = plan.values([option]).values()
+        assert found == values
+        assert [type(value) for value in found] == [type(value) for value in values]
 
 
 def test_other_names_forms_and_types_are_refused_in_a_sentence(plan):

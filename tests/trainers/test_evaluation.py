@@ -86,17 +86,6 @@ def test_ignored_labels_are_neither_right_nor_wrong() -> None:
     assert math.isnan(work.evaluate(Given((outputs, labels)))["loss"])
 
 
-def test_without_class_labels_there_is_a_loss_and_what_metrics_say() -> None:
-    work = trainer(
-        metrics=Metric("first", lambda outputs, targets: outputs[:, 0], True),
-        criterion=lambda outputs, targets: (outputs - targets) ** 2,
-    )
-    data = Given((torch.arange(6.0).view(3, 2), torch.zeros(3, 2)))
-    found = work.evaluate(data)
-    assert found["loss"] == pytest.approx((0.5 + 6.5 + 20.5) / 3)
-    assert (found["accuracy"], found["accuracy_interval"], found["first"]) == (None, None, 2.0)
-
-
 def test_a_pass_reads_as_often_of_20_batches_as_of_one() -> None:
     counts = []
     for batches in (1, 20):

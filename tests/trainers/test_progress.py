@@ -8,7 +8,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 from astkit.trainers import Budget, Trainer
-from astkit.trainers.progress import follow, state_of
+from astkit.trainers.progress import follow
 from tests import build
 
 
@@ -90,11 +90,3 @@ def test_it_is_shown_where_it_is_asked_for(capsys: Any) -> None:
     assert "1 epoch in 0:00" in capsys.readouterr().err
     with pytest.raises(ValueError, match="progress is 'yes'"):
         trainer_of(3, epochs=1).run(progress="yes")  # type: ignore[arg-type]
-
-
-def test_a_loss_that_is_not_known_is_not_shown() -> None:
-    history = SimpleNamespace(steps=[{"loss": 0.25}])
-    run: Any = SimpleNamespace(epoch=2, budget=Budget(steps=5), history=history)
-    assert state_of(run) == "epoch 3, loss 0.25"
-    history.steps = [{"loss": None}]  # a batch may have trained on no row
-    assert state_of(run) == "epoch 3"

@@ -26,9 +26,8 @@ from torch.utils.data import (
 )
 
 from astkit import CachedLoss, RandomSubset, rng, system
-from astkit.datasets import Batch, Images, Loader, load
+from astkit.datasets import Images, Loader, load
 from astkit.gating import Gate, Policy, RunInfo, Selection
-from astkit.profiling.flops import BatchFlops, PassFlops
 from astkit.trainers import Budget, Metric, SampleBySampleTrainer, TrainConfig, Trainer
 from astkit.trainers.optimisation import Accumulated
 from tests import build as builder
@@ -302,22 +301,6 @@ def test_shorthands_and_the_names_of_other_libraries() -> None:
     )
     with pytest.raises(TypeError, match=r"fit: a Trainer is given .* when it is built: call run"):
         short.fit(TRAIN, epochs=3)
-
-
-def test_a_subclass_may_train_and_count_in_another_way() -> None:
-    class Halves(Trainer):
-        """Trains on the first half of each batch, and says what a row costs."""
-
-        def train_batch(self, batch: Batch, weight: Tensor | None) -> Any:
-            return super().train_batch(batch.take(slice(0, batch.rows // 2)), weight)
-
-        def count_flops(self, model: nn.Module, batch: Batch) -> BatchFlops:
-            return BatchFlops(PassFlops(1.0), PassFlops(10.0), PassFlops(100.0))
-
-    trainer = Halves(network(), TRAIN, batch_size=8, epochs=1, device="cpu")
-    trainer.run()
-    assert trainer.ledger.samples.trained == trainer.ledger.samples.skipped == 20
-    assert trainer.ledger.flops.total == 20 * 110.0
 
 
 def by_length(inputs: Tensor) -> float:
