@@ -423,10 +423,7 @@ NEEDS: dict[str, tuple[dict[str, Any], str]] = {
         "this score needs .* at least two classes",
     ),
     "a target": ({"policies": ["infobatch", "aim"]}, "the target has 24 rows, too few"),
-    "scores": (
-        {"policies": ["infobatch", {"name": "weighted", "weights": torch.rand(9)}]},
-        "9",
-    ),
+    "scores": ({"policies": ["infobatch", {"name": "weighted", "weights": torch.rand(9)}]}, "9"),
 }
 
 

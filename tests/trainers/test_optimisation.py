@@ -632,10 +632,7 @@ def test_what_cannot_be_trained_is_one_sentence() -> None:
     optimizer, moduli = sgd(model), Complex(torch.complex64, True)
     plateau = {"optimizer": optimizer, "scheduler": ReduceLROnPlateau(optimizer)}
     refused(
-        (
-            lambda: trainer(model, optimizer=sgd(other)),
-            r"4 parameters of .* from model\.",
-        ),
+        (lambda: trainer(model, optimizer=sgd(other)), r"4 parameters of .* from model\."),
         (lambda: trainer(model, optimizer=before), "2 parameters of the optimizer or the criter"),
         (lambda: trainer(model, **plateau), "ReduceLROnPlateau, which needs a metric"),
         (lambda: made(moduli, precision="fp16"), r"is 'fp16'.* complex parameters: give 'bf16'"),
