@@ -117,7 +117,7 @@ def load_folders(root: Path | None, size: int | None) -> Parts:
         train = {name: paths for name, paths in _class_files(root).items() if not parts.get(name)}
     if not train:
         remedy = "put images in root/<class>/ or root/train/<class>/"
-        raise FileNotFoundError(f"{root} has no class folders with images; {remedy}.")
+        raise FileNotFoundError(f"No class folders with images are in {root}; {remedy}.")
     _check_depth(root, train)
     for name in test:
         if name not in train:
