@@ -62,15 +62,10 @@ class AdaptiveSparseTrainer:
         ``samples_skipped``, ``training_seconds`` without validation, ``flops``, and ``epochs``, one
         mapping per epoch.
         """
+        loaders = self.train_loader, self.val_loader
+        options: Any = {"policy": self.gate, "config": self.config, "criterion": self.criterion}
         self.trainer = trainer = self.trainer_class(
-            self.model,
-            self.train_loader,
-            self.val_loader,
-            epochs=epochs,
-            policy=self.gate,
-            config=self.config,
-            device=self.device,
-            criterion=self.criterion,
+            self.model, *loaders, epochs=epochs, device=self.device, **options
         )
         history = trainer.run()
         return {

@@ -72,10 +72,8 @@ def agree(*texts: str) -> None:
     gathered = gather(texts)
     for number, other in enumerate(gathered):
         if other != gathered[0]:
-            raise ValueError(
-                f"process {number} has other settings than process 0, or resumes another"
-                " checkpoint: pass the same in all processes, and one shared folder"
-            )
+            unlike = "other settings than process 0, or resumes another checkpoint"
+            raise ValueError(f"process {number} has {unlike}: pass the same, and one shared folder")
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
@@ -93,8 +91,7 @@ def check_model(model: nn.Module) -> None:
     if world() > 1 and unwrapped(model) is model:
         raise ValueError(
             f"{world()} processes train a {type(model).__name__}, but nothing averages its"
-            " gradients: pass DistributedDataParallel(model); a model with fully_shard is trained"
-            " in a loop of your own, with policy.sampler"
+            " gradients: pass DistributedDataParallel(model), or train in a loop of your own"
         )
 
 

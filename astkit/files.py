@@ -72,10 +72,8 @@ def plain_values(value: Any, name: str = "the value") -> Any:
         return [plain_values(part, name) for part in value]
     if hasattr(value, "tolist"):  # tensors and numpy values
         return plain_values(value.tolist(), name)
-    raise ValueError(
-        f"{name!r} is a {type(value).__name__}, which JSON cannot hold: give numbers, strings, or"
-        " lists and mappings of them"
-    )
+    kind = type(value).__name__
+    raise ValueError(f"{name!r} is a {kind}, which JSON cannot hold: give numbers and strings")
 
 
 def read_json(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -107,7 +105,5 @@ def shipped(name: str) -> Path:
     for path in places:
         if path.exists():
             return path
-    raise FileNotFoundError(
-        f"{name} is not part of this export, which holds what the notebook's own code names: import"
-        " what opens it there, or name it in quotes"
-    )
+    remedy = "import what opens it in the notebook's own code, or name it there in quotes"
+    raise FileNotFoundError(f"{name} is not part of this export: {remedy}")

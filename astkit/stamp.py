@@ -11,9 +11,11 @@ import platform
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -91,26 +93,17 @@ def _git(root: Path, *arguments: str) -> str | None:
     """Output of git in ``root``; ``None`` if it fails, is missing, or takes too long."""
     # no lock: another git process may run in the same checkout
     environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
-    try:
-        result = subprocess.run(
-            ["git", *arguments],
-            cwd=root,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=_GIT_SECONDS,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return result.stdout.strip()
+    limits: Any = {"stderr": subprocess.DEVNULL, "timeout": _GIT_SECONDS}
+    with suppress(OSError, subprocess.SubprocessError):
+        found = subprocess.check_output(["git", *arguments], cwd=root, env=environment, **limits)
+        return found.decode().strip()
+    return None
 
 
 def _version(name: str) -> str | None:
-    try:
+    with suppress(metadata.PackageNotFoundError):
         return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
+    return None
 
 
 def _devices() -> list[str]:

@@ -56,8 +56,7 @@ def _parser() -> argparse.ArgumentParser:
 
     parser = argparse.ArgumentParser(
         prog="astkit",
-        description="Adaptive sparse training: train on the samples that matter, measure whether"
-        " it pays.",
+        description="Train on the samples that matter, and measure whether it pays.",
         epilog="astkit COMMAND --help shows a command's options, with examples.",
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")

@@ -51,14 +51,9 @@ def add_compare(commands: Any) -> None:
     group.add_argument("--in-order", action="store_true", help="validate and test on the last rows")
     group.add_argument("--groups", metavar="COLUMN", help="names rows that depend on each other")
     command.add_argument("--size", type=int, default=32, help="pixels a side of --images (32)")
-    command.add_argument(
-        "--policies",
-        nargs="+",
-        default=POLICIES,
-        metavar="NAME[:ARGUMENT=VALUE,...]",
-        help=f"of {', '.join(sorted(REGISTRIES['policy']))}, or FILE.py:CLASS;"
-        f" default: {' '.join(POLICIES)}",
-    )
+    form, known = "NAME[:ARGUMENT=VALUE,...]", ", ".join(sorted(REGISTRIES["policy"]))
+    choice = f"of {known}, or FILE.py:CLASS; default: {' '.join(POLICIES)}"
+    command.add_argument("--policies", nargs="+", default=POLICIES, metavar=form, help=choice)
     command.add_argument("--epochs", type=float, help="of dense training (5, or the task's)")
     command.add_argument("--seeds", type=int, default=5, help="number of seeds (5)")
     command.add_argument("--json", action="store_true", help="print the report as JSON")

@@ -207,9 +207,8 @@ def _rebuilt(part: Any, visit: Callable[[Any], Any]) -> Any:
 
 
 def _list_of_rows(part: Any, count: int) -> bool:
-    if not isinstance(part, tuple | list) or len(part) != count:
-        return False
-    if isinstance(part, Args) or hasattr(part, "_fields"):
+    several = isinstance(part, tuple | list) and len(part) == count
+    if not several or isinstance(part, Args) or hasattr(part, "_fields"):
         return False
     return not all(_is_field(entry, count) for entry in part)
 

@@ -242,19 +242,15 @@ def _parts_of(data: Any) -> dict[str, Part]:
     for _, item in spaced_rows(data) or ():
         for path, leaf in pytree.tree_flatten_with_path(item)[0]:
             name = f" {pytree.keystr(path)}" if path else ""
-            kind, shape = _kind(leaf)
+            typed = isinstance(leaf, Tensor | np.ndarray | np.generic)
+            kind = str(leaf.dtype).removeprefix("torch.") if typed else type(leaf).__name__
+            shape: tuple[int | None, ...] = tuple(leaf.shape) if typed else ()
             before = found.get(name, (kind, shape))
             if before[0] == kind and len(before[1]) == len(shape):
                 sides = zip(before[1], shape, strict=True)
                 shape = tuple(own if own == side else None for own, side in sides)
             found[name] = kind, shape
     return found
-
-
-def _kind(leaf: Any) -> Part:
-    if isinstance(leaf, Tensor | np.ndarray | np.generic):
-        return str(leaf.dtype).removeprefix("torch."), tuple(leaf.shape)
-    return type(leaf).__name__, ()
 
 
 def _said(kind: str, shape: tuple[int | None, ...]) -> str:

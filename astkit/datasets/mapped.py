@@ -68,15 +68,25 @@ def write_mapped(
     folder = Path(folder).expanduser().absolute()
     if folder.exists():
         raise ValueError(f"{folder} exists already; choose another folder or remove it.")
+    rows: Any = data
+    if not len(rows):
+        raise ValueError("data is empty; pass a dataset with at least one row.")
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
     temporary.mkdir()
     try:
-        labels = _write_rows(temporary, data)
+        first = torch.as_tensor(rows[0][0]).numpy()
+        pixels = open_memmap(temporary / IMAGES, "w+", first.dtype, (len(rows), *first.shape))
+        labels = np.empty(len(rows), np.int64)
+        for row in range(len(rows)):
+            image, label = rows[row]
+            np.copyto(pixels[row], torch.as_tensor(image).numpy(), casting="equiv")
+            labels[row] = operator.index(label)
+        pixels.flush()
+        np.save(temporary / LABELS, labels)
         if classes is None:
-            classes = [str(number) for number in range(labels.max() + 1)]
-            if isinstance(data, Images):
-                classes = data.classes
+            numbers = map(str, range(labels.max() + 1))
+            classes = data.classes if isinstance(data, Images) else [*numbers]
         (temporary / CLASSES).write_text(json.dumps(list(classes)))
         open_mapped(temporary)  # rejects invalid rows before the folder is created
         temporary.rename(folder)
@@ -84,22 +94,6 @@ def write_mapped(
         shutil.rmtree(temporary, ignore_errors=True)
         raise
     return open_mapped(folder)
-
-
-def _write_rows(folder: Path, data: Any) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Write pixels and labels, and return the labels."""
-    if not len(data):
-        raise ValueError("data is empty; pass a dataset with at least one row.")
-    first = torch.as_tensor(data[0][0]).numpy()
-    pixels = open_memmap(folder / IMAGES, "w+", first.dtype, (len(data), *first.shape))
-    labels = np.empty(len(data), np.int64)
-    for row in range(len(data)):
-        image, label = data[row]
-        np.copyto(pixels[row], torch.as_tensor(image).numpy(), casting="equiv")
-        labels[row] = operator.index(label)
-    pixels.flush()
-    np.save(folder / LABELS, labels)
-    return labels
 
 
 def _map(path: Path) -> Tensor:

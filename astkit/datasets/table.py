@@ -133,9 +133,8 @@ class Table(Dataset[tuple[Tensor, Tensor]]):
                 self.notes.append(without(name, int(missing.sum())))
             new = wanted[~known & ~missing].unique()
             if len(new):
-                self.notes.append(
-                    f"classes that no training row has, left out: {_named(list(map(str, new)))}"
-                )
+                names = _named(list(map(str, new)))
+                self.notes.append(f"classes that no training row has, left out: {names}")
             self.rows = self.rows[np.flatnonzero(known)]
             frame, wanted = frame[known].reset_index(drop=True), wanted[known]
         self.values = self.label.values(wanted)
@@ -149,15 +148,12 @@ class Table(Dataset[tuple[Tensor, Tensor]]):
         frame = frame.drop(columns=empty)
         given = columns_with_label(frame, self.values.numpy(), self.task == "regression")
         if given:
-            self.notes.append(
-                f"columns that hold the label {self.label.name!r}, left out: {', '.join(given)}"
-            )
+            held = f"columns that hold the label {self.label.name!r}"
+            self.notes.append(f"{held}, left out: {', '.join(given)}")
         frame = frame.drop(columns=given)
         if frame.columns.empty:
-            raise ValueError(
-                f"no columns are left beside the label {self.label.name!r}: give others"
-                + "".join(f"\n- {note}" for note in self.notes)
-            )
+            none = f"no columns are left beside the label {self.label.name!r}: give others"
+            raise ValueError("\n- ".join([none, *self.notes]))
         return frame
 
     # --- rows as inputs ----------------------------------------------------------------------
@@ -302,13 +298,11 @@ class Table(Dataset[tuple[Tensor, Tensor]]):
         """
         alike = isinstance(other, Table) and other.encoder is self.encoder
         if not alike or list(other.frame) != list(self.frame):
-            raise ValueError(
-                f"target is {other!r:.80}, read in another way than the training table: read it as"
-                " Table(source, like=train)"
-            )
+            unlike = f"target is {other!r:.80}, read in another way than the training table"
+            raise ValueError(f"{unlike}: read it as Table(source, like=train)")
         if not other.labelled:
             raise ValueError(
-                f"target has no labels {self.label.name!r}, so it cannot be trained on: give some"
+                f"target has no labels {self.label.name!r} to be trained on: give some"
             )
         both = copy.copy(self)
         both.frame = _stacked(self.frame, other.frame)
@@ -408,10 +402,8 @@ class InUnits(nn.Module):
 
     def forward(self, outputs: Tensor) -> Tensor:
         if outputs.numel() != len(outputs):
-            raise ValueError(
-                f"the model gives {list(outputs.shape)} for a regression of one number: return"
-                " [rows, 1] or [rows]"
-            )
+            given = f"the model gives {list(outputs.shape)} for a regression of one number"
+            raise ValueError(f"{given}: return [rows, 1] or [rows]")
         return outputs.reshape(-1) * self.deviation + self.mean
 
 

@@ -111,13 +111,12 @@ class TableEncoder:
             some = [column for _, column, _ in self._parts(frame.iloc[rows])]
             wide = np.stack(some, 1) if some else np.empty((len(values[rows]), 0))
             gone = np.isnan(wide)
-            values[rows, : wide.shape[1]] = self._scaled(wide, gone) if scaled else wide
+            if scaled:
+                filled = np.where(gone, self._fills, wide)
+                wide = np.clip((filled - self._means) / self._scales, -CLIP, CLIP)
+            values[rows, : wide.shape[1]] = wide
             values[rows, wide.shape[1] :] = gone[:, self._lacking]
         return values
-
-    def _scaled(self, wide: Wide, gone: np.ndarray[Any, Any]) -> Wide:
-        filled = np.where(gone, self._fills, wide)
-        return np.clip((filled - self._means) / self._scales, -CLIP, CLIP)
 
     def vectors(self, name: str, words: Sequence[str]) -> Array:
         """What stands for ``words`` of a column, float32 ``[len(words) + 1, width]``.

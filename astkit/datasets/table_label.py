@@ -66,26 +66,19 @@ class Label:
             few = distinct <= CLASSES and not words and bool((column.dropna() % 1 == 0).all())
             task = "classes" if words or few else "regression"
         if task == "regression":
-            return cls._of_numbers(column.dropna().to_numpy("float64"), name)
+            values = column.dropna().to_numpy("float64")
+            mean, deviation = float(values.mean()), float(values.std())
+            if deviation < FINEST * abs(mean):
+                near = f"label {name!r} differs by {deviation:.3g} around {mean:.6g}"
+                raise ValueError(f"{near}, which float32 does not resolve: subtract a constant")
+            return cls(name, task, (), mean, deviation)
         _, names = _numbered(column)
         if distinct > MANY:
             odd = ", ".join(islice((repr(each) for each in names if not is_number(each)), NAMED))
-            raise ValueError(
-                f"label {name!r} has {distinct:,} different values, more than {MANY} classes: give"
-                f" another column, or numbers{f' (no numbers: {odd})' * bool(odd)} and"
-                " task='regression'"
-            )
+            many = f"label {name!r} has {distinct:,} different values, more than {MANY} classes"
+            numbers = f"numbers{f' (no numbers: {odd})' * bool(odd)}"
+            raise ValueError(f"{many}: give another column, or {numbers} and task='regression'")
         return cls(name, task, tuple(sorted(names, key=_key)))
-
-    @classmethod
-    def _of_numbers(cls, values: np.ndarray[Any, Any], name: str) -> Self:
-        mean, deviation = float(values.mean()), float(values.std())
-        if deviation < FINEST * abs(mean):
-            raise ValueError(
-                f"label {name!r} differs by {deviation:.3g} around {mean:.6g}, which float32 does"
-                " not resolve: subtract a constant"
-            )
-        return cls(name, "regression", (), mean, deviation)
 
     def known(self, column: pd.Series[Any]) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """Whether each cell holds a number, or one of the classes: bool ``[rows]``."""

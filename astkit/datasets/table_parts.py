@@ -131,14 +131,11 @@ def _aside(
         return {"target": rest, **held}
     if date in rows.lacking:
         raise ValueError(f"target has no column {date!r}, which orders its rows: add it")
-    known = np.arange(len(rows.frame))
-    if date is not None:
-        known = np.flatnonzero(rows.frame[date].notna())
-    places, moments = _ordered(rows.frame, known, date)
-    table = Table(rows.take(places), like=train)
-    of_row = np.zeros(int(rows.numbers.max()) + 1, np.int64)
-    of_row[rows.numbers[places]] = np.unique(moments, return_inverse=True)[1]
-    units = np.unique(of_row[table.rows.numpy()], return_inverse=True)[1]
+    known = np.ones(len(rows.frame)) if date is None else rows.frame[date].notna()
+    places, moments = _ordered(rows.frame, np.flatnonzero(known), date)
+    table = Table(rows.take(places), like=train)  # without rows that lack a label
+    labelled = np.isin(rows.numbers[places], table.rows.numpy())
+    units = np.unique(moments[labelled], return_inverse=True)[1]
     rest, held = set_aside(table, wanted, units, in_order=True)
     return {"target": rest, **held}
 

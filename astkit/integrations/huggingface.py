@@ -68,10 +68,8 @@ class PolicyTrainer(Trainer):
     ) -> None:
         super().__init__(*args, **options)
         if self.compute_loss_func is not None or self.args.label_smoothing_factor:
-            raise ValueError(
-                "compute_loss_func and label_smoothing_factor average over rows, but a policy needs"
-                " one loss per row: pass criterion=(outputs, batch) -> [rows]"
-            )
+            mean = "compute_loss_func and label_smoothing_factor average over rows"
+            raise ValueError(f"{mean}: pass criterion=(outputs, batch) -> [rows]")
         self.policy = as_policy(policy, self.args.seed) or Policy()
         self._made = plain(self.policy)  # a run may change its settings
         self._epochs: _Epochs | None = None
@@ -160,8 +158,7 @@ class PolicyTrainer(Trainer):
         raise ValueError(
             f"{type(model).__name__} returns the loss {float(own):.6g} for the first batch, which"
             " is not the cross-entropy of its labels: pass criterion=(outputs, batch) -> [rows], or"
-            " leave out what is added, such as with output_router_logits=False for the router loss"
-            " of a mixture of experts"
+            " leave out what is added, such as by output_router_logits=False"
         )
 
     def _outputs(self, model: nn.Module, batch: dict[str, Any]) -> Any:
@@ -173,19 +170,15 @@ class PolicyTrainer(Trainer):
             device = next(tensors(inputs)).device
             return Selection(torch.arange(count_rows(inputs), device=device))
         assert self.criterion is not None
-        batch = Scored(
-            None,
-            inputs,
-            inputs,
-            index,
-            model,
-            criterion=self.policy.criterion or self.criterion,
-            forward=lambda net, batch: self._outputs(net, batch.x),
-        )
-        chosen = self.policy.choose_from(batch)
-        if not len(chosen):  # a step without gradient
-            return replace(chosen.padded(), normaliser=1.0)
-        return chosen
+        criterion = self.policy.criterion or self.criterion
+
+        def forward(net: nn.Module, batch: Any) -> Any:
+            return self._outputs(net, batch.x)
+
+        made = Scored(None, inputs, inputs, index, model, criterion=criterion, forward=forward)
+        chosen = self.policy.choose_from(made)
+        # without a row a step has no gradient
+        return chosen if len(chosen) else replace(chosen.padded(), normaliser=1.0)
 
     def train(self, resume_from_checkpoint: Any = None, *args: Any, **options: Any) -> Any:
         latest = resume_from_checkpoint is True
@@ -193,17 +186,14 @@ class PolicyTrainer(Trainer):
         if folder:
             path = Path(folder) / f"{STATE}.json"
             if not path.is_file():
-                raise ValueError(
-                    f"{folder} has no {path.name}: resume a complete checkpoint of a PolicyTrainer"
-                )
+                remedy = "resume a complete checkpoint of a PolicyTrainer"
+                raise ValueError(f"{folder} has no {path.name}: {remedy}")
             state = checkpoint.read(path)
             check_same(state["made"], self._made, "the policy of the checkpoint")
             self.policy.load_state_dict(state["policy"])
             if state["within"]:
-                warn(
-                    f"{folder} lies within an epoch of {type(self.policy).__name__}, which begins"
-                    " again: rows of this epoch that were trained on before may come twice"
-                )
+                within = f"{folder} lies within an epoch of {type(self.policy).__name__}"
+                warn(f"{within}, which begins again: rows of this epoch may come twice")
         result = super().train(resume_from_checkpoint, *args, **options)
         self.policy.exchange()
         return result
@@ -243,9 +233,8 @@ def _shifts(model: nn.Module, batch: Mapping[str, Any]) -> bool:
     labels = batch.get("labels")
     if isinstance(labels, Tensor) and bool((labels == IGNORED).all()):
         raise ValueError(
-            "all labels of the first batch are -100, so its loss does not tell how the model's is"
-            " computed: pass criterion=causal_losses of this module for shifted labels, or"
-            " criterion=cross_entropy_rows of astkit.gating"
+            "all labels of the first batch are -100, which does not tell how the loss is computed:"
+            " pass criterion=causal_losses for shifted labels, or criterion=cross_entropy_rows"
         )
     return shifts_labels(lambda given: _own_loss(model(**given)), batch)
 

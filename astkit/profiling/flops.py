@@ -254,7 +254,8 @@ def _run(
     training: bool = True,
 ) -> _Pass:
     """One pass over ``rows`` copies of the first row."""
-    batch = batch.take(torch.tensor([0] * rows)).map(_copied)
+    copied = partial(map_tensors, lambda tensor: tensor.detach().clone())
+    batch = batch.take(torch.tensor([0] * rows)).map(copied)
     # copies, since a forward may modify them, as nn.Embedding(max_norm=...)
     state = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
     copies = {
@@ -278,10 +279,6 @@ def _run(
         for module, before in modes:
             module.training = before
     return _Pass(forward, counter.get_total_flops() - forward, counter.uncounted())
-
-
-def _copied(part: Any) -> Any:
-    return map_tensors(lambda tensor: tensor.detach().clone(), part)
 
 
 class FlopCounter(FlopCounterMode):
@@ -396,10 +393,6 @@ def _inner(place: int) -> Formula:
     return lambda *shapes, out_shape, **options: 2 * prod(out_shape) * shapes[place][-1]
 
 
-def _addbmm(added: Any, a: Any, b: Any, *rest: Any, **options: Any) -> int:
-    return int(2 * prod(a) * b[-1])
-
-
 def _grouped(a: Any, b: Any, *rest: Any, **options: Any) -> int:
     # if only one of the two is a stack of matrices, the groups share the other's rows
     return int(2 * prod(a if len(b) == 3 else a[-2:]) * b[-1])
@@ -420,10 +413,6 @@ def _onednn(products: int) -> Formula:
     return lambda x, *rest, **options: _recurrent(x, rest[:2], products)
 
 
-def _fused(x: Any, weights: Any, *rest: Any, **options: Any) -> int:
-    return _recurrent(x, weights, 1)
-
-
 def _fused_backward(x: Any, weights: Any, *rest: Any, **options: Any) -> int:
     wanted = rest[-1]  # gradients of the input, both states, the weights
     return _recurrent(x, weights, 1 + bool(wanted[3]))
@@ -432,11 +421,11 @@ def _fused_backward(x: Any, weights: Any, *rest: Any, **options: Any) -> int:
 _FORMULAS: dict[str, Formula] = {
     **dict.fromkeys(("mv", "dot", "vdot", "_int_mm", "mkldnn_linear"), _inner(0)),
     **dict.fromkeys(("addmv", "addmv_", "addmm_", "baddbmm_", "_addmm_activation"), _inner(1)),
-    **dict.fromkeys(("addbmm", "addbmm_"), _addbmm),
+    **dict.fromkeys(("addbmm", "addbmm_"), lambda c, a, b, *_, **options: 2 * prod(a) * b[-1]),
     **dict.fromkeys(("_grouped_mm", "_scaled_grouped_mm"), _grouped),
     "mkldnn_rnn_layer": _onednn(1),
     "mkldnn_rnn_layer_backward": _onednn(2),
-    "_cudnn_rnn": _fused,
+    "_cudnn_rnn": lambda x, weights, *rest, **options: _recurrent(x, weights, 1),
     "_cudnn_rnn_backward": _fused_backward,
 }
 

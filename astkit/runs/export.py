@@ -30,11 +30,7 @@ COMPETITION = Path(__file__).with_name("competition.ipynb")
 LOWEST_TORCH = (2, 9)  # as in pyproject.toml
 LARGEST = 1e6  # bytes of a file that is taken along, and of a notebook on Kaggle
 TEXTS = ("astkit.datasets.pairs", "astkit.datasets.texts", "astkit.systems.lattice")
-DATA = {
-    "bikes.csv.gz": ("bikes",),
-    "docs_pairs.jsonl.gz": TEXTS,
-    "docs_pairs.LICENSES.txt": TEXTS,
-}
+DATA = {"bikes.csv.gz": ("bikes",), "docs_pairs.jsonl.gz": TEXTS, "docs_pairs.LICENSES.txt": TEXTS}
 """Files of the folder data, and what code that opens them imports, or gives `load` in quotes."""
 
 _PACKAGE = Path(__file__).parents[1]
@@ -185,10 +181,8 @@ def begin() -> None:
 
     version = torch.__version__.split("+")[0].split(".")
     if tuple(map(int, version[:2])) < LOWEST_TORCH:
-        raise RuntimeError(
-            f"torch is {torch.__version__}, and astkit needs {'.'.join(map(str, LOWEST_TORCH))} or"
-            " newer: choose the latest environment in the notebook's settings"
-        )
+        needed = f"{'.'.join(map(str, LOWEST_TORCH))} or newer: choose the latest environment"
+        raise RuntimeError(f"torch is {torch.__version__}, and astkit needs {needed}")
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "no CUDA device"
     print(f"torch {torch.__version__}; {device}")
 

@@ -15,7 +15,7 @@ import time
 import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -98,9 +98,8 @@ class Notebook:
                 values = [literal(part) for part in text.split(",")]
             for value in values:
                 if isinstance(value, str) and value[:1] in ("[", "{", "(") and value in text:
-                    raise ValueError(
-                        f"{name} is {value!r}: close its brackets, and quote its strings"
-                    )
+                    remedy = "close its brackets, and quote its strings"
+                    raise ValueError(f"{name} is {value!r}: {remedy}")
             columns[name] = [self.check(name, value) for value in values]
         return columns
 
@@ -288,7 +287,7 @@ def _run(notebook: Notebook, parameters: Parameters, record: Record, show: bool)
     else:
         record.write(failure.name, end)
     done = _outcome(notebook, parameters, record)
-    return Outcome(parameters, done.status, seconds, done.error, record.folder, True, note)
+    return replace(done, seconds=seconds, executed=True, note=note)
 
 
 def _outcome(notebook: Notebook, parameters: Parameters, record: Record) -> Outcome:

@@ -141,8 +141,8 @@ def digest(content: Mapping[str, Any]) -> str:
 def flat(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """``rows`` with scalars of numpy and torch as numbers, without entries of other types."""
     kinds = (bool, int, float, str, type(None))
-    plain = [
-        {key: value.item() if getattr(value, "ndim", None) == 0 else value for key, value in each}
-        for each in (row.items() for row in rows)
-    ]
-    return [{key: row[key] for key in row if isinstance(row[key], kinds)} for row in plain]
+    flattened = []
+    for row in rows:
+        plain = {key: v.item() if getattr(v, "ndim", None) == 0 else v for key, v in row.items()}
+        flattened.append({key: value for key, value in plain.items() if isinstance(value, kinds)})
+    return flattened

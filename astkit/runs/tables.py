@@ -117,9 +117,7 @@ def summary_table(runs: Runs, metric: str | None = None) -> pd.DataFrame:
 def _metric(rows: pd.DataFrame, varied: Sequence[str], metric: str | None) -> str:
     numbers = [str(name) for name in rows.select_dtypes("number") if name not in (*SEEDS, *varied)]
     if not numbers:
-        raise ValueError(
-            "no complete run has a column of numbers: pass rows to the record's finish"
-        )
+        raise ValueError("no complete run has a column of numbers: pass rows to `finish`")
     metric = metric or ("test_accuracy" if "test_accuracy" in numbers else numbers[0])
     if metric not in numbers:
         raise ValueError(f"metric is {metric!r}: choose one of {', '.join(numbers)}")

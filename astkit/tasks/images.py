@@ -49,9 +49,7 @@ def folder(root: str | Path, size: int = 32) -> dict[str, Any]:
     if (root / "val").is_dir():
         validation, _ = load("folders", root / "val", size=size)
         if validation.classes != train.classes:
-            raise ValueError(
-                f"{root}/val holds other classes than the training images: use the same"
-            )
+            raise ValueError(f"{root}/val holds other classes than the training images")
     if test is None:
         test, train = carve(train, HELD, "test")
     if validation is None:

@@ -138,10 +138,7 @@ class Screen:
             np.stack([np.full(len(each), step), each, selected], 1).ravel()
             for step, each, selected in self._unsent("scores", board.cloud)
         ]
-        panels = [
-            {"name": name, "title": title, "curves": curves}
-            for name, (title, curves) in board.panels().items()
-        ]
+        panels = [{"name": n, "title": t, "curves": c} for n, (t, c) in board.panels().items()]
         content = {
             "all": every,
             "counts": [[name, len(each)] for name, each in series.items()],
@@ -163,9 +160,8 @@ class Screen:
         """Status, cost and settings of the run."""
         cost = [*self.board.cost(), *[self.note] * bool(self.note)]
         status = self.run.status
-        enabled = status in ("running", "paused")
-        said = {"status": status, "enabled": enabled, "readout": self.readout(), "cost": cost}
-        return {**said, "gate": self.gate()}
+        said = {"status": status, "enabled": status in ("running", "paused"), "cost": cost}
+        return {**said, "readout": self.readout(), "gate": self.gate()}
 
     def gate(self) -> dict[str, Any] | None:
         """Settings that can be changed, as they are after the next batch; ``None`` without any."""
@@ -174,15 +170,13 @@ class Screen:
             return None
         requested = self.run.trainer.steering.requested
         controller, names = gate.controller, sorted(REGISTRIES["controller"])
-        gains = [
-            (name, requested.get(name, getattr(controller, name))) for name in controller.gains
-        ]
+        gains = {n: requested.get(n, getattr(controller, n)) for n in controller.gains}
         return {
             "rate": requested.get("rate", gate.rate),
             "least": min(0.01, gate.rate),
             "controller": requested.get("controller", registered("controller", type(controller))),
             "controllers": names,
-            "gains": [[n, v] for n, v in gains if isinstance(v, int | float) and v > 0],
+            "gains": [[n, v] for n, v in gains.items() if isinstance(v, int | float) and v > 0],
         }
 
     def readout(self) -> str:
