@@ -32,16 +32,13 @@ def add_compare(commands: Any) -> None:
     """Add the command and its options."""
     text = "compare policies with dense and random training at equal FLOPs"
     command = add_command(commands, "compare", run_compare, text, EXAMPLES)
-    task = command.add_mutually_exclusive_group()
-    names = ", ".join(REGISTRIES["task"])
-    task.add_argument("--dataset", default="digits", help=f"{names} (digits)")
-    images = "train|val|test/<class>/, or <class>/"
-    task.add_argument("--images", type=Path, metavar="FOLDER", help=images)
-    table = "a table, CSV or parquet; needs --label"
-    task.add_argument("--csv", type=Path, metavar="FILE", help=table)
-    _add_reading(command.add_argument_group("how --csv is read"))
-    command.add_argument("--size", type=int, default=32, help="pixels a side of --images (32)")
-    command.add_argument(
+    add, task = command.add_argument, command.add_mutually_exclusive_group().add_argument
+    task("--dataset", default="digits", help=f"{', '.join(REGISTRIES['task'])} (digits)")
+    task("--images", type=Path, metavar="FOLDER", help="train|val|test/<class>/, or <class>/")
+    task("--csv", type=Path, metavar="FILE", help="a table, CSV or parquet; needs --label")
+    _add_reading(command.add_argument_group("how --csv is read").add_argument)
+    add("--size", type=int, default=32, help="pixels a side of --images (32)")
+    add(
         "--policies",
         nargs="+",
         default=POLICIES,
@@ -49,28 +46,25 @@ def add_compare(commands: Any) -> None:
         help=f"of {', '.join(sorted(REGISTRIES['policy']))}, or FILE.py:CLASS;"
         f" default: {' '.join(POLICIES)}",
     )
-    command.add_argument("--epochs", type=float, help="of dense training (5, or the task's)")
-    command.add_argument("--seeds", type=int, default=5, help="number of seeds (5)")
-    command.add_argument("--json", action="store_true", help="print the report as JSON")
-    out = "folder for results, checkpoints and a page"
-    command.add_argument("-o", "--out", type=Path, help=out)
+    add("--epochs", type=float, help="of dense training (5, or the task's)")
+    add("--seeds", type=int, default=5, help="number of seeds (5)")
+    add("--json", action="store_true", help="print the report as JSON")
+    add("-o", "--out", type=Path, help="folder for results, checkpoints and a page")
 
 
-def _add_reading(group: Any) -> None:
-    group.add_argument("--label", metavar="COLUMN", help="column to be predicted")
+def _add_reading(add: Any) -> None:
+    add("--label", metavar="COLUMN", help="column to be predicted")
     counts = "table of rows like those that count, which may be trained on"
-    group.add_argument("--target", type=Path, metavar="FILE", help=counts)
-    group.add_argument("--test", type=Path, metavar="FILE", help="table of the test rows")
+    add("--target", type=Path, metavar="FILE", help=counts)
+    add("--test", type=Path, metavar="FILE", help="table of the test rows")
     task = "by default up to 20 different whole numbers, and words, are classes"
-    group.add_argument("--task", choices=["regression", "classes"], help=task)
-    drop = "columns to leave out"
-    group.add_argument("--drop", nargs="+", default=[], metavar="COLUMN", help=drop)
-    date = "orders the rows: validate and test on the last days"
-    group.add_argument("--date", metavar="COLUMN", help=date)
+    add("--task", choices=["regression", "classes"], help=task)
+    add("--drop", nargs="+", default=[], metavar="COLUMN", help="columns to leave out")
+    add("--date", metavar="COLUMN", help="orders the rows: validate and test on the last days")
     newest = "rows are in order of time: validate and test on the last"
-    group.add_argument("--in-order", action="store_true", help=newest)
+    add("--in-order", action="store_true", help=newest)
     together = "names rows that depend on each other, as those of one patient"
-    group.add_argument("--groups", metavar="COLUMN", help=together)
+    add("--groups", metavar="COLUMN", help=together)
 
 
 def run_compare(options: argparse.Namespace) -> None:

@@ -38,8 +38,7 @@ def notes_on(plan: Plan, controls: Sequence[Method], entries: Sequence[Entry]) -
 
 def note_on_shared_rows(plan: Plan) -> str | None:
     """Which rows of the training, validation and test data are equal; ``None`` if none is."""
-    old = divide_joined(plan.task.train)[0]
-    shared = shared_rows(old, plan.task.validation, plan.task.test)
+    shared = shared_rows(divide_joined(plan.task.train)[0], plan.task.validation, plan.task.test)
     if not shared:
         return None
     counts = [f"{n:,} of {a} in {b}, remove them from {a}" for (a, b), n in shared.items()]

@@ -239,10 +239,9 @@ def controls_on_target(train: Any) -> dict[str, Method]:
     data = getattr(selectable(train, 0), "data", None)
     if data is None or old_rows(data) == len(data):
         return {}
-    alike = torch.ones(len(data))
     alone = (torch.arange(len(data)) >= old_rows(data)).float()
     return {
-        BOTH: Method(BOTH, {"name": "weighted", "weights": alike, "cost": 0.0}),
+        BOTH: Method(BOTH, {"name": "weighted", "weights": torch.ones(len(data)), "cost": 0.0}),
         ALONE: Method(ALONE, {"name": "weighted", "weights": alone, "cost": 0.0}, keeps_best=True),
     }
 

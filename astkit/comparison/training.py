@@ -146,8 +146,8 @@ def train_method(
     name, device = method.file_name(seed), choose_device(task.device)
     saved = folder / "checkpoints" / name
     source = selectable(task.train, seed)
-    indexed = hasattr(source, "order")
-    record = RunRecord(source.num_samples or 0, device, indexed, method.keeps_best)
+    rows = source.num_samples or 0
+    record = RunRecord(rows, device, hasattr(source, "order"), method.keeps_best)
     trainer = task.trainer(
         method.new_policy(seed),
         seed,

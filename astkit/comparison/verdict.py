@@ -219,13 +219,12 @@ def judge(
         smallest_gain = SMALLEST_GAIN
     dense, sign = arms.get(DENSE, {}), 1 if higher else -1
     estimates = {name: gaps(arm, dense, rows).estimate() for name, arm in policies.items()}
-    zero = {name: each.p() for name, each in estimates.items()}
     small = dict.fromkeys(estimates, 1.0)
     for name, each in estimates.items():
         if smallest_gain is not None and sign * each.mean < smallest_gain:
             small[name] = each.p(sign * smallest_gain)
     compared = max(1, len(policies))
-    differ, bounded = holm(zero), holm(small)
+    differ, bounded = holm({name: each.p() for name, each in estimates.items()}), holm(small)
     verdicts = []
     for name, arm in policies.items():
         each, flops = estimates[name], cost_ratio(arm, dense, "flops")

@@ -69,9 +69,7 @@ def as_batch(item: Any, index: Tensor | None = None) -> Batch:
         parts = list(item)
         inputs = parts[0] if len(parts) < 3 else Args(parts[:-1])
         targets = parts[-1]
-        if isinstance(targets, Tensor):
-            targets = integers(targets)
-        elif any(each.dtype in _INTEGERS for each in tensors(targets)):
+        if any(each.dtype in _INTEGERS for each in tensors(targets)):
             targets = map_tensors(integers, targets)
         batch = Batch(index, inputs, targets if len(parts) > 1 else inputs)
     else:
@@ -147,9 +145,7 @@ def take_rows(part: Any, rows: Tensor | slice, count: int) -> Any:
     if isinstance(part, Tensor):
         if part.ndim == 0 or len(part) != count:
             return part
-        if isinstance(rows, slice):
-            return part[rows]
-        return part.index_select(0, rows.to(part.device))
+        return part[rows] if isinstance(rows, slice) else part.index_select(0, rows.to(part.device))
     if _list_of_rows(part, count):
         chosen = part[rows] if isinstance(rows, slice) else [part[i] for i in rows.tolist()]
         return type(part)(chosen)

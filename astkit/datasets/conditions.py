@@ -58,8 +58,7 @@ class Condition:
     @property
     def labels(self) -> Tensor:
         """Int64 ``[N]``: the class labels of ``train``, which must be ``Images``."""
-        labels: Tensor = self.train.labels
-        return labels
+        return self.train.labels
 
     @property
     def wrong(self) -> Tensor:
@@ -137,8 +136,7 @@ def condition(
         )
     check_count("target", target, least=0)
     if train is None:
-        made: Condition = make(seed, target, **options)
-        return made
+        return make(seed, target, **options)
     if target >= len(train):
         raise ValueError(f"target is {target} of {len(train)} rows: give less")
     validation, rows = None, torch.arange(len(train))

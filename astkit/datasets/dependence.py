@@ -133,8 +133,7 @@ def block_means(values: Array, length: int) -> Array:
     rows = values.shape[-1]
     number = block_numbers(rows, length)
     starts = np.flatnonzero(np.diff(number, prepend=-1))
-    means: Array = np.add.reduceat(values, starts, axis=-1) * (len(starts) / rows)
-    return means
+    return np.add.reduceat(values, starts, axis=-1) * (len(starts) / rows)
 
 
 def block_numbers(rows: int, length: int) -> Array:
@@ -176,5 +175,4 @@ def centred(values: Array, labels: Array) -> Array:
     sums = np.zeros((len(counts), *values.shape[1:]))
     np.add.at(sums, place, values)
     means = sums / counts.reshape(-1, *[1] * (values.ndim - 1))
-    middle: Array = values - means[place] + values.mean(0)
-    return middle
+    return values - means[place] + values.mean(0)

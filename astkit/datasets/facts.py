@@ -295,8 +295,7 @@ def _checked(groups: Any, rows: int, part: str) -> np.ndarray[Any, Any]:
                     " of a pair"
                 )
             # of pandas, whose NA is not even equal to itself or not
-            unknown = value is None or type(value).__name__ == "NAType"
-            if unknown or value != value:
+            if value is None or type(value).__name__ == "NAType" or value != value:
                 raise ValueError(
                     f"{whole} {value} in row {row}: name the group of every row; a row that depends"
                     " on no other is a group of its own"
@@ -335,8 +334,7 @@ def _stored_labels(data: Any, classes: bool | None) -> Tensor | None:
             labels = torch.as_tensor(column if isinstance(column, Tensor) else np.array(column))
         except (TypeError, ValueError, RuntimeError):
             continue
-        one = labels.shape in ((len(data),), (len(data), 1))
-        if one and not labels.is_floating_point():
+        if labels.shape in ((len(data),), (len(data), 1)) and not labels.is_floating_point():
             return labels.cpu().long().flatten()
     return None
 

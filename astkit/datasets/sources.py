@@ -136,8 +136,7 @@ def load_folders(root: Path | None, size: int | None) -> Parts:
         for path in paths
     ]
     paths, labels = zip(*files, strict=True)
-    pixels = torch.stack(read_images(paths, size))
-    whole = Images(pixels, torch.tensor(labels), classes, root.name)
+    whole = Images(torch.stack(read_images(paths, size)), torch.tensor(labels), classes, root.name)
     if not test:
         return whole, None
     rows = torch.arange(len(whole))
@@ -147,8 +146,7 @@ def load_folders(root: Path | None, size: int | None) -> Parts:
 
 def _class_files(root: Path) -> dict[str, list[Path]]:
     """The images in and below each folder of ``root``; folders without images are left out."""
-    folders = sorted(root.glob("[!.]*/"))
-    by_class = {folder.name: find_images(folder) for folder in folders}
+    by_class = {folder.name: find_images(folder) for folder in sorted(root.glob("[!.]*/"))}
     return {name: paths for name, paths in by_class.items() if paths}
 
 

@@ -172,8 +172,7 @@ class Epoch:
 
     def state_dict(self) -> dict[str, Any]:
         """The plan of this epoch so far."""
-        names = ("number", "planned", "share", "candidates")
-        state = {name: getattr(self, name) for name in names}
+        state = {name: getattr(self, name) for name in ("number", "planned", "share", "candidates")}
         if self.planner is not None:  # otherwise the order of the data set
             state |= {"rows": self.rows, "scale": self.scale}
         return state
@@ -238,8 +237,7 @@ class PolicySampler(Sampler[int]):
     def _share(self) -> None:
         """Divide the planned rows among the processes."""
         world = distributed.world()
-        divided = len(self.epoch.rows) // world * world
-        mine = slice(distributed.rank(), divided, world)
+        mine = slice(distributed.rank(), distributed.shared_evenly(len(self.epoch.rows)), world)
         self._rows, self._scale = self.epoch.rows[mine], self.epoch.scale[mine]
         if not self.epoch.planned:
             self._next = 0  # the first row after the latest batch
@@ -283,8 +281,7 @@ class PolicySampler(Sampler[int]):
 
     def over(self, size: int) -> bool:
         """Whether fewer than ``size`` rows of this iteration were not trained on yet."""
-        left = len(self._rows) - self._next
-        return self.epoch.complete and left < size
+        return self.epoch.complete and len(self._rows) - self._next < size
 
     def scale_of(self, index: Tensor) -> Tensor:
         """Factors of the losses of a drawn batch in their mean, ``[rows]``; once per batch.

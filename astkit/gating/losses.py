@@ -64,8 +64,7 @@ def _usual(outputs: Any, targets: Any) -> bool:
     """Whether there are logits ``[rows, classes]`` and one class for each row."""
     if not isinstance(outputs, Tensor) or not isinstance(targets, Tensor):
         return False
-    shapes = outputs.ndim == 2 and targets.shape == outputs.shape[:1]
-    return shapes and whole_numbers(targets)
+    return outputs.ndim == 2 and targets.shape == outputs.shape[:1] and whole_numbers(targets)
 
 
 def shifts_labels(loss: Callable[[dict[str, Any]], Any], batch: Any) -> bool:
@@ -164,9 +163,7 @@ def single(values: Tensor) -> Tensor:
 
 def singles(outputs: Any) -> Any:
     """``outputs`` of any structure with half precision converted to float32."""
-    if isinstance(outputs, Tensor):  # in short, for its speed
-        return single(outputs)
-    return pytree.tree_map(_singles_of, outputs)
+    return single(outputs) if isinstance(outputs, Tensor) else pytree.tree_map(_singles_of, outputs)
 
 
 def _singles_of(leaf: Any) -> Any:

@@ -72,7 +72,7 @@ class Reports:
         """For each kept record its scores, if an observer is live; of `BATCHES` at most."""
         chosen, self._chosen = self._chosen, []
         every = -(-len(chosen) // BATCHES)
-        needed = any(map(_is_live, self.observers))
+        needed = any(getattr(each, "live", False) for each in self.observers)
         return [
             _few_scores(each) if needed and (len(chosen) - 1 - place) % every == 0 else {}
             for place, each in enumerate(chosen)
@@ -81,7 +81,7 @@ class Reports:
     def log(self, record: StepRecord, shown: Mapping[str, Any] | None = None) -> None:
         """Send a record to all observers; ``shown`` to those that are live."""
         for observer in self.observers:
-            more = shown if shown and _is_live(observer) else {}
+            more = shown if shown and getattr(observer, "live", False) else {}
             observer.log(record.step, phase=record.phase, **record.metrics, **more)
 
     def _stateful(self) -> Iterator[tuple[str, Any]]:
@@ -102,10 +102,6 @@ class Reports:
         for name, observer in self._stateful():
             if name in state:
                 observer.load_state_dict(state[name])
-
-
-def _is_live(observer: Any) -> bool:
-    return getattr(observer, "live", False)
 
 
 def _few_scores(chosen: Selection | None) -> dict[str, Any]:

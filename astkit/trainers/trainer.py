@@ -451,8 +451,7 @@ class Trainer:
         if batch.index is None:
             check_rows_known(self.policy)
         if self.policy.plans:
-            first = self.batches.source.order(0)
-            self.policy.check(self.batches.epoch.run_info(first, 0.0))
+            self.policy.check(self.batches.epoch.run_info(self.batches.source.order(0), 0.0))
         if self.policy.chooses:
             with rng.isolated(self.device, self.config.seed, "check"):
                 self.policy.choose_from(self.scored(batch))
@@ -495,10 +494,9 @@ class Trainer:
             dense=rows / share,
             dense_passes=(passes if rows == trained else self.passes(rows)) / share,
         )
-        outside = 0.0
-        if self.step == 0 and distributed.rank() == 0:
-            outside = self.policy.cost or 0.0
-        self.ledger.flops.helper += self.policy.flops + outside
+        if self.step == 0 and distributed.rank() == 0:  # what its numbers took outside
+            self.policy.flops += self.policy.cost or 0.0
+        self.ledger.flops.helper += self.policy.flops
         self.policy.flops = 0.0
 
     def _record(self, batch: Batch, result: StepResult) -> StepRecord:
@@ -593,8 +591,7 @@ class Trainer:
         }
         record = StepRecord(self.step, "epoch", metrics | validated)
         self.reports.log(record)
-        stopped = self.validator.should_stop(validated, self.model)
-        self.done = stopped or self.progress >= 1.0
+        self.done = self.validator.should_stop(validated, self.model) or self.progress >= 1.0
         if self.done:
             self.validator.best.restore(self.model)
             self.steering.end(self.step)
@@ -671,8 +668,7 @@ class Trainer:
             self.policy.exchange()
             self.report()
             self.ledger.pool()
-            state = {**self.optimisation.weights(), "trainer": self.state_dict()}
-            self.saves.write(state, place)
+            self.saves.write({**self.optimisation.weights(), "trainer": self.state_dict()}, place)
         return self.saves.folder
 
     def _place(self) -> tuple[object, ...]:
