@@ -1,7 +1,5 @@
 """Smaller estimators of `aim`, for tests whose data are simple: they take most of the time."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """A JupyterLab server and a headless Chromium to drive it, as a user would."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """An exported notebook runs where there is neither astkit nor a network."""
 
-from __future__ import annotations
-
 import io
 import json
 import os
