@@ -16,7 +16,18 @@ PLACE = ("source", "torch", "cpu", "devices")  # of a stamp: what seconds depend
 def notes_on(plan: Plan, controls: Sequence[Method], entries: Sequence[Entry]) -> Iterator[str]:
     """All notes on finished runs; ``controls``: random selection at the rates of the policies."""
     arms = by_arm(entries)
-    yield from _costs(entries)
+    uncounted = sorted({name for entry in entries for name in entry["uncounted"]})
+    if uncounted:
+        yield f"the FLOPs of {', '.join(uncounted)} cannot be counted: runs have equal seconds"
+    places = [[entry.get("stamp", {}).get(name) for name in PLACE] for entry in entries]
+    if any(place != places[0] for place in places):
+        yield (
+            f"runs differ in {', '.join(PLACE[:-1])} or {PLACE[-1]} (see stamp in entries), so"
+            " their seconds are not comparable"
+        )
+    for entry in entries:
+        if "failed" in entry:
+            yield f"{entry['policy']}, seed {entry['seed']}: {entry['failed']}"
     for label in plan.policies:
         yield from _speed(label, arms, controls)
     if plan.target_controls:
@@ -46,22 +57,6 @@ def note_on_shared_rows(plan: Plan) -> str | None:
         f"rows with equal inputs: {'; '.join(counts)}: a model that has seen a row says nothing"
         " about new ones"
     )
-
-
-def _costs(entries: Sequence[Entry]) -> Iterator[str]:
-    """What could not be counted, seconds of several machines, and runs that failed."""
-    uncounted = sorted({name for entry in entries for name in entry["uncounted"]})
-    if uncounted:
-        yield f"the FLOPs of {', '.join(uncounted)} cannot be counted: runs have equal seconds"
-    places = [[entry.get("stamp", {}).get(name) for name in PLACE] for entry in entries]
-    if any(place != places[0] for place in places):
-        yield (
-            f"runs differ in {', '.join(PLACE[:-1])} or {PLACE[-1]} (see stamp in entries), so"
-            " their seconds are not comparable"
-        )
-    for entry in entries:
-        if "failed" in entry:
-            yield f"{entry['policy']}, seed {entry['seed']}: {entry['failed']}"
 
 
 def _speed(label: str, arms: dict[str, Arm], controls: Sequence[Method]) -> Iterator[str]:

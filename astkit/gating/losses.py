@@ -120,9 +120,15 @@ def token_losses(criterion: Criterion, outputs: Any, targets: Any) -> tuple[Tens
         # after "out of memory" the caller may retry; the other is a sentence of this module
         if "memory" in str(error) or (isinstance(error, ValueError) and "criterion" in str(error)):
             raise
+        remedy = "give it the shapes, types and labels that it expects"
+        if not (isinstance(outputs, Tensor) and isinstance(targets, Tensor)):
+            remedy += (
+                ", a loss of tensors those in the outputs and targets, such as by"
+                " criterion=lambda outputs, targets: loss(outputs['logits'], targets)"
+            )
         raise ValueError(
             f"the criterion refused outputs of {shown(outputs)} and targets of {shown(targets)}:"
-            f" {_remedy(outputs, targets)} ({error})"
+            f" {remedy} ({error})"
         ) from error
     losses, mask = returned if isinstance(returned, tuple) else (returned, None)
     if not isinstance(losses, Tensor) or losses.ndim == 0 or len(losses) != rows:
@@ -246,17 +252,6 @@ def _classes_second(logits: Tensor, labels: Tensor) -> Tensor:
 
 def _part(value: Any, name: str) -> Any:
     return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
-
-
-def _remedy(outputs: Any, targets: Any) -> str:
-    """What to write so that a criterion gets what it expects."""
-    expected = "give it the shapes, types and labels that it expects"
-    if isinstance(outputs, Tensor) and isinstance(targets, Tensor):
-        return expected
-    return (
-        f"{expected}, a loss of tensors those in the outputs and targets, such as by"
-        " criterion=lambda outputs, targets: loss(outputs['logits'], targets)"
-    )
 
 
 def shown(value: Any) -> str:

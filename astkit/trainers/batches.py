@@ -53,8 +53,15 @@ class Batches:
         self.undivided, self.source = source, cast(Any, divide(source))
         self.by_number = hasattr(source, "order")
         planner = policy if policy.plans else None
-        if planner is not None:
-            _check_selectable(planner, source)
+        if planner is not None and not (self.by_number and source.num_samples):
+            loader = f"a {name_of(source)} loads all rows"
+            remedy = "pass the data set instead, with batch_size=..., or an astkit Loader"
+            if getattr(source, "streamed", False):
+                loader = "a stream can only be read in order"
+                remedy = "use a policy that selects after scoring, such as Gate"
+            raise ValueError(
+                f"{type(policy).__name__} selects rows before loading, but {loader}: {remedy}"
+            )
         data = getattr(source, "data", None)
         validated = getattr(validation, "data", getattr(validation, "loader", None))
         self.epoch = Epoch(planner, source.num_samples or 0, data, validated)
@@ -237,15 +244,3 @@ def length(source: Any) -> float:
         return max(1, len(source))
     except TypeError:
         return math.inf
-
-
-def _check_selectable(policy: Policy, source: Any) -> None:
-    if not hasattr(source, "order") or not source.num_samples:
-        loader = f"a {name_of(source)} loads all rows"
-        remedy = "pass the data set instead, with batch_size=..., or an astkit Loader"
-        if getattr(source, "streamed", False):
-            loader = "a stream can only be read in order"
-            remedy = "use a policy that selects after scoring, such as Gate"
-        raise ValueError(
-            f"{type(policy).__name__} selects rows before loading, but {loader}: {remedy}"
-        )
