@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from contextlib import suppress
 from hashlib import blake2b
 from itertools import combinations
 from numbers import Number
@@ -370,7 +371,6 @@ def spaced_rows(data: Any) -> list[tuple[int, Any]] | None:
 
 def as_number(value: Any) -> float | None:
     """A number, also as a tensor or array of one element; ``None`` for anything else."""
-    try:
+    with suppress(TypeError, ValueError, RuntimeError):
         return float(value.item() if hasattr(value, "item") else value)
-    except (TypeError, ValueError, RuntimeError):
-        return None
+    return None

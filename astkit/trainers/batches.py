@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, cast
 
 import torch
@@ -240,7 +241,6 @@ class Batches:
 
 def length(source: Any) -> float:
     """How many batches a source says to have, 1 at least; infinity if it does not say."""
-    try:
+    with suppress(TypeError):
         return max(1, len(source))
-    except TypeError:
-        return math.inf
+    return math.inf

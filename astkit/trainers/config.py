@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
@@ -295,10 +296,9 @@ class Budget:
 
 
 def _factor(value: Any) -> float:
-    try:
+    with suppress(TypeError, ValueError, RuntimeError):
         return float(value)
-    except (TypeError, ValueError, RuntimeError):
-        return math.nan
+    return math.nan
 
 
 def choose_config(

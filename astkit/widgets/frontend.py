@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Literal
 
 from astkit.progress import kernel
@@ -25,11 +25,9 @@ def mode(live: bool | None = None) -> Literal["off", "headless", "ask"]:
 
 def has_loop() -> bool:
     """Whether an event loop runs here, as in a kernel's main thread."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
+    with suppress(RuntimeError):
+        return asyncio.get_running_loop() is not None
+    return False
 
 
 def in_cell() -> bool:
