@@ -423,10 +423,7 @@ NEEDS: dict[str, tuple[dict[str, Any], str]] = {
         "this score needs .* at least two classes",
     ),
     "a target": ({"policies": ["infobatch", "aim"]}, "the target has 24 rows, too few"),
-    "scores": (
-        {"policies": ["infobatch", {"name": "weighted", "weights": torch.rand(9)}]},
-        "9",
-    ),
+    "scores": ({"policies": ["infobatch", {"name": "weighted", "weights": torch.rand(9)}]}, "9"),
 }
 
 
@@ -587,19 +584,13 @@ ONE = nn.Module()
 ONE.inner = with_dropout()
 MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"make_model": with_dropout()}, "make_model is a Sequential: pass a function"),
-    (
-        {"make_model": partial(getattr, ONE, "inner")},
-        "returns models that share .*: build the whole model in each call",
-    ),
+    ({"make_model": partial(getattr, ONE, "inner")}, "returns models that share .*: build the"),
     ({"make_model": lambda: 3}, "make_model returns a int: return a torch module"),
     ({"test": None}, "test is missing"),
     ({"policies": []}, "policies is \\[\\]: name at least one"),
     ({"policies": ["auto", "auto"]}, "policies holds auto twice"),
     ({"policies": ["autos"]}, "unknown policy 'autos'"),
-    (
-        {"seeds": [0, 0]},
-        "seeds is \\[0, 0\\]: give how many, such as 5, or different whole",
-    ),
+    ({"seeds": [0, 0]}, "seeds is \\[0, 0\\]: give how many, such as 5, or different whole"),
     ({"seeds": []}, "seeds is \\[\\]"),
     ({"seeds": 0}, "seeds is 0: give how many"),
     ({"seeds": True}, "seeds is True: give how many"),

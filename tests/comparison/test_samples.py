@@ -170,10 +170,7 @@ def test_wrong_arguments_give_one_sentence(trained, images):
         (samples.class_shares, "no class labels: give them an attribute labels"),
         (lambda: samples.suspects(1).drop(), "a loaded comparison has no training data"),
         (lambda: shown.picture(0), "images holds no image"),
-        (
-            lambda: Samples(trained, torch.full_like(LOSSES, NAN)).suspects(2),
-            "no row has a loss",
-        ),
+        (lambda: Samples(trained, torch.full_like(LOSSES, NAN)).suspects(2), "no row has a loss"),
     )
 
 

@@ -89,8 +89,7 @@ def test_blocks_of_neighbouring_test_rows_are_said() -> None:
     values = signal.lfilter([1], [1, -0.8], np.random.default_rng(0).normal(size=3000))
     of_rows = torch.from_numpy(0.005 * (values - values.mean()))
     (found,) = judge(
-        entries({"x": CLEAR}),
-        rows=lambda run: run["value"] + of_rows * (run["policy"] != "dense"),
+        entries({"x": CLEAR}), rows=lambda run: run["value"] + of_rows * (run["policy"] != "dense")
     )
     assert found.outcome == "better"
     assert found.worth == pytest.approx(3000 / 9, rel=0.4)

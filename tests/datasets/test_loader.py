@@ -263,10 +263,7 @@ def fail():
 
 @pytest.mark.parametrize(
     ("trouble", "words", "workers"),
-    [
-        (lambda: time.sleep(600), "timed out after 1", 1),
-        (fail, "row 3 is unlucky", 0),
-    ],
+    [(lambda: time.sleep(600), "timed out after 1", 1), (fail, "row 3 is unlucky", 0)],
 )
 def test_a_failing_row_is_an_error_and_the_next_pass_works(
     trouble, words, workers, tmp_path, monkeypatch

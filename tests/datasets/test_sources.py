@@ -335,9 +335,7 @@ def test_the_published_fashion_mnist(monkeypatch):
 
 @settings(max_examples=50, deadline=None)
 @given(
-    st.lists(st.integers(0, 4), min_size=1, max_size=80),
-    st.floats(0.01, 0.99),
-    st.integers(0, 5),
+    st.lists(st.integers(0, 4), min_size=1, max_size=80), st.floats(0.01, 0.99), st.integers(0, 5)
 )
 def test_every_class_gives_its_exact_share(labels, fraction, seed):
     labels = torch.tensor(labels)

@@ -169,9 +169,7 @@ def test_a_later_table_is_read_as_the_first(tmp_path: Path) -> None:
     assert list(rows.frame) == ["a", "c", "y"]
     assert rows.frame["a"].tolist() == [2.5] * 9
     assert rows.frame["c"].isna().all()
-    assert rows.notes == [
-        f"{later} has further columns, left out: new",
-    ]
+    assert rows.notes == [f"{later} has further columns, left out: new"]
 
 
 @pytest.mark.parametrize(

@@ -203,12 +203,7 @@ def weibull(ordered: list[float], level: float) -> float:
 
 
 @settings(deadline=None, max_examples=40)
-@given(
-    st.floats(0.001, 1),
-    st.floats(0.01, 1),
-    st.integers(1, 50),
-    st.integers(0, 2**32 - 1),
-)
+@given(st.floats(0.001, 1), st.floats(0.01, 1), st.integers(1, 50), st.integers(0, 2**32 - 1))
 def test_quantile_ema_averages_weibulls_quantiles(target, alpha, batch, seed):
     stream = gamma2(seed, 8, batch)
     controller = QuantileEMA(target, alpha)

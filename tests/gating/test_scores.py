@@ -13,19 +13,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from astkit.gating import (
-    ContextScore,
-    Gate,
-    LossAndContrast,
-    Scored,
-)
-from astkit.gating.scores import (
-    LossContrastConstant,
-    confidence,
-    entropy,
-    gradient_norm,
-    margin,
-)
+from astkit.gating import ContextScore, Gate, LossAndContrast, Scored
+from astkit.gating.scores import LossContrastConstant, confidence, entropy, gradient_norm, margin
 from astkit.names import resolve
 from astkit.trainers.fingerprint import plain
 from tests.build import refused

@@ -28,8 +28,7 @@ def choose(*index: int, candidates: int = 5, **options: Any) -> Selection:
 
 @settings(deadline=None, max_examples=40)
 @given(
-    st.lists(st.tuples(numbers, st.floats(-10, 10)), min_size=1, max_size=20),
-    st.none() | numbers,
+    st.lists(st.tuples(numbers, st.floats(-10, 10)), min_size=1, max_size=20), st.none() | numbers
 )
 def test_the_mean_and_the_scale_against_a_loop(rows, normaliser):
     weights = [weight for weight, _ in rows]

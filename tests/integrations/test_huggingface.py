@@ -10,14 +10,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from astkit import (
-    Gate,
-    Policy,
-    RandomSubset,
-    Selection,
-    Weighted,
-    joined,
-)
+from astkit import Gate, Policy, RandomSubset, Selection, Weighted, joined
 from tests import build
 from tests.build import refused
 from tests.gating.policies.cells import SelectiveBackprop

@@ -41,7 +41,7 @@ def test_defaults_are_those_of_the_cell(plan, tmp_path):
     assert [typed.check(name, 3) for name in ("color", "half")] == [3, 3]
     bare = notebook.read_notebook(sweeping.write(tmp_path / "{bare}.ipynb", parameters=None))
     refused(
-        (partial(bare.check, "x", 1), "no parameter 'x': choose from those of a first code cell"),
+        (partial(bare.check, "x", 1), "no parameter 'x': choose from those of a first code cell")
     )
 
 
@@ -326,8 +326,7 @@ def until(condition, seconds=60):
 
 
 @pytest.mark.parametrize(
-    "number",
-    [signal.SIGTERM, *(pytest.param(n, marks=pytest.mark.full) for n in ("INT", "KILL"))],
+    "number", [signal.SIGTERM, *(pytest.param(n, marks=pytest.mark.full) for n in ("INT", "KILL"))]
 )
 def test_a_signal_ends_the_kernel_and_the_run_resumes(tmp_path, number):
     number = signal.Signals[f"SIG{number}"] if isinstance(number, str) else number

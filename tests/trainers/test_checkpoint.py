@@ -18,10 +18,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
-from torch.utils.data import (
-    DataLoader,
-    TensorDataset,
-)
+from torch.utils.data import DataLoader, TensorDataset
 
 from astkit import Gate, Loader
 from astkit.datasets import load
@@ -315,10 +312,7 @@ def test_tied_weights_are_stored_once(tmp_path: Path) -> None:
 
 
 def test_what_a_file_cannot_hold_is_named(tmp_path: Path) -> None:
-    odd = {
-        "set": {1},
-        "torch.sparse_coo tensor of torch.float32": torch.eye(2).to_sparse(),
-    }
+    odd = {"set": {1}, "torch.sparse_coo tensor of torch.float32": torch.eye(2).to_sparse()}
     for name, value in odd.items():
         with pytest.raises(ValueError, match=f"gate/score is a {name}, which a checkpoint cannot"):
             checkpoint.write(tmp_path / "some", {"gate": {"score": value}})

@@ -9,12 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.data import (
-    ConcatDataset,
-    DataLoader,
-    TensorDataset,
-    default_collate,
-)
+from torch.utils.data import ConcatDataset, DataLoader, TensorDataset, default_collate
 
 from astkit.datasets import Loader
 from astkit.gating import Gate, Policy

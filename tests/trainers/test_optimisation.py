@@ -627,50 +627,30 @@ def frozen(model: nn.Module) -> nn.Module:
 
 def test_what_cannot_be_trained_is_one_sentence() -> None:
     model, other, half = network(torch.float32), network(torch.float32), network()
-    still = network().requires_grad_(False)
-    frozen(half[0])
     before, model[2] = sgd(model), nn.Linear(16, 4)  # it still holds the layer that was replaced
     trainer(model, optimizer=sgd(model[2])).run()
-    optimizer = sgd(model)
-    metric: Any = ReduceLROnPlateau(optimizer)
-    config, x, y = TrainConfig(), torch.randn(8, 6), torch.arange(8) % 4
-    scale, idle = r"precision is 'fp16'.* complex parameters: give 'bf16'", "so there is nothing to"
+    optimizer, moduli = sgd(model), Complex(torch.complex64, True)
+    plateau = {"optimizer": optimizer, "scheduler": ReduceLROnPlateau(optimizer)}
     refused(
-        (
-            lambda: trainer(model, optimizer=sgd(other)),
-            r"4 parameters of .* from model\.parameters\(\)",
-        ),
-        (
-            lambda: trainer(model, optimizer=before),
-            "2 parameters of the optimizer or the criterion are not",
-        ),
-        (
-            lambda: Optimisation(model, config, cross_entropy_rows, optimizer, metric),
-            "ReduceLROnPlateau, which needs a metric",
-        ),
-        (lambda: made(Complex(torch.complex64, True), precision="fp16"), scale),
-        *(
-            (
-                partial(made, model, optimizer=kind(model.parameters())),
-                f"optimizer {kind.__name__} needs a closure, ",
-            )
-            for kind in (torch.optim.LBFGS, type("Own", (torch.optim.LBFGS,), {}), Searching)
-        ),
-        *(
-            (lambda each=each: train(made(each), x, y), f"{words}, {idle} train: give the model")
-            for each, words in (
-                (nn.Identity(), "the Identity has no parameters"),
-                (nn.Sequential(nn.Flatten(), nn.ReLU()), "the Sequential has no parameters"),
-                (frozen(nn.Linear(6, 4)), "the Linear has 2 parameters, all frozen"),
-                (still, "the Sequential has 4 parameters, all frozen"),
-                (Detached(6, 4), "the loss depends on no parameter that is trained"),
-            )
-        ),
-        *(
-            (
-                partial(made, half, optimizer=torch.optim.SGD(parameters, lr=0.1)),
-                "the optimizer got 2 parameters, all frozen, so the",
-            )
-            for parameters in (half[0].parameters(), [{"params": [*half[0].parameters()]}])
-        ),
+        (lambda: trainer(model, optimizer=sgd(other)), r"4 parameters of .* from model\."),
+        (lambda: trainer(model, optimizer=before), "2 parameters of the optimizer or the criter"),
+        (lambda: trainer(model, **plateau), "ReduceLROnPlateau, which needs a metric"),
+        (lambda: made(moduli, precision="fp16"), r"is 'fp16'.* complex parameters: give 'bf16'"),
     )
+    for kind in (torch.optim.LBFGS, type("Own", (torch.optim.LBFGS,), {}), Searching):
+        call = partial(made, model, optimizer=kind(model.parameters()))
+        refused((call, f"optimizer {kind.__name__} needs a closure, "))
+    first = list(frozen(half[0]).parameters())
+    for parameters in (first, [{"params": [each]} for each in first]):
+        call = partial(made, half, optimizer=torch.optim.SGD(parameters, lr=0.1))
+        refused((call, "the optimizer got 2 parameters, all frozen, so the"))
+    rows = torch.randn(8, 6), torch.arange(8) % 4
+    for each, words in (
+        (nn.Identity(), "the Identity has no parameters"),
+        (nn.Sequential(nn.Flatten(), nn.ReLU()), "the Sequential has no parameters"),
+        (frozen(nn.Linear(6, 4)), "the Linear has 2 parameters, all frozen"),
+        (frozen(network()), "the Sequential has 4 parameters, all frozen"),
+        (Detached(6, 4), "the loss depends on no parameter that is trained"),
+    ):
+        words += ", so there is nothing to train: give the model"
+        refused((lambda each=each: train(made(each), *rows), words))

@@ -17,13 +17,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from torch.utils.data import (
-    DataLoader,
-    Dataset,
-    IterableDataset,
-    TensorDataset,
-    get_worker_info,
-)
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, get_worker_info
 
 from astkit import CachedLoss, RandomSubset, rng, system
 from astkit.datasets import Images, Loader, load
@@ -156,8 +150,7 @@ def test_validation_that_shuffles_is_one_sentence() -> None:
     words = "validation or test data are a DataLoader that shuffles, but runs are compared row by"
     shuffled = foreign(VALIDATION, True)
     refused(
-        (partial(build, validation=shuffled), words),
-        (partial(build().evaluate, shuffled), words),
+        (partial(build, validation=shuffled), words), (partial(build().evaluate, shuffled), words)
     )
 
 

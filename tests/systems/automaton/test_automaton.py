@@ -12,11 +12,7 @@ from hypothesis import strategies as st
 from astkit import rng
 from astkit.systems.automaton import automaton
 from astkit.systems.automaton.automaton import LogicCA, unique_pairs
-from astkit.systems.automaton.tasks import (
-    checkerboard,
-    checkerboard_async,
-    game_of_life,
-)
+from astkit.systems.automaton.tasks import checkerboard, checkerboard_async, game_of_life
 from tests.systems.automaton.examples import (
     ASYNC,
     CONFIGS,

@@ -7,12 +7,7 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from astkit.systems.automaton.plots import (
-    film,
-    gate_histogram,
-    rollout_frames,
-    soft_and_hard,
-)
+from astkit.systems.automaton.plots import film, gate_histogram, rollout_frames, soft_and_hard
 
 
 def test_bars_are_numbers_of_gates_without_plain_wires():

@@ -14,14 +14,7 @@ from astkit import rng
 from astkit.datasets import Loader
 from astkit.datasets.pairs import TextPair, words
 from astkit.systems.lattice import tasks
-from astkit.systems.lattice.tasks import (
-    LatticeTask,
-    Pairs,
-    docs_task,
-    lsa,
-    retrieval,
-    text_task,
-)
+from astkit.systems.lattice.tasks import LatticeTask, Pairs, docs_task, lsa, retrieval, text_task
 from tests.build import refused
 from tests.gating.without_float64 import WithoutFloat64
 

@@ -11,10 +11,7 @@ from astkit.datasets.pairs import TextPair
 from astkit.gating import Gate
 from astkit.systems.lattice.model import EnergyFlowLattice, LatticeConfig
 from astkit.systems.lattice.tasks import LatticeTask, Pairs, retrieval, text_task
-from astkit.systems.lattice.training import (
-    LatticeLoss,
-    LatticeTrainer,
-)
+from astkit.systems.lattice.training import LatticeLoss, LatticeTrainer
 from tests.build import refused
 
 Lattice = EnergyFlowLattice | LatticeConfig
