@@ -208,11 +208,9 @@ def _rebuilt(part: Any, visit: Callable[[Any], Any]) -> Any:
 
 
 def _list_of_rows(part: Any, count: int) -> bool:
-    if not isinstance(part, tuple | list) or len(part) != count:
+    if not isinstance(part, tuple | list) or isinstance(part, Args) or hasattr(part, "_fields"):
         return False
-    if isinstance(part, Args) or hasattr(part, "_fields"):
-        return False
-    return not all(_is_field(entry, count) for entry in part)
+    return len(part) == count and not all(_is_field(entry, count) for entry in part)
 
 
 def _is_field(entry: Any, count: int) -> bool:

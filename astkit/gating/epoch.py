@@ -7,6 +7,7 @@ torch's DataLoader.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -211,10 +212,9 @@ class PolicySampler(Sampler[int]):
         learns: bool = False,
         classes: bool | None = None,
     ) -> None:
-        try:
+        samples = 0
+        with suppress(TypeError):  # of a method of a data set that has no length
             samples = 0 if isinstance(data, DataLoader | BatchSource) else len(data)
-        except TypeError:  # a DataLoader has a method that raises, if its data set is a stream
-            samples = 0
         if not samples:
             raise ValueError(
                 f"data is a {type(data).__name__}, a loader, or without rows or without a length:"

@@ -62,9 +62,8 @@ def row_losses(criterion: Criterion, outputs: Any, targets: Any) -> Tensor:
 
 def _usual(outputs: Any, targets: Any) -> bool:
     """Whether there are logits ``[rows, classes]`` and one class for each row."""
-    if not isinstance(outputs, Tensor) or not isinstance(targets, Tensor):
-        return False
-    return outputs.ndim == 2 and targets.shape == outputs.shape[:1] and whole_numbers(targets)
+    both = isinstance(outputs, Tensor) and isinstance(targets, Tensor) and outputs.ndim == 2
+    return both and targets.shape == outputs.shape[:1] and whole_numbers(targets)
 
 
 def shifts_labels(loss: Callable[[dict[str, Any]], Any], batch: Any) -> bool:

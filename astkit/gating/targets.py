@@ -87,10 +87,9 @@ class _Trial:
     """
 
     def __init__(self, criterion: Criterion, outputs: Any, targets: Any) -> None:
-        try:
+        own = criterion
+        with suppress(Exception):
             own = copy.deepcopy(criterion)
-        except Exception:
-            own = criterion
         self.criterion: Criterion = own.cpu() if isinstance(own, nn.Module) else own
         self.outputs, self.targets = map_tensors(Tensor.cpu, (outputs, targets))
         self.values = labels_of(self.targets)

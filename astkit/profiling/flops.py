@@ -149,7 +149,10 @@ class Costs:
     ) -> BatchFlops | None:
         """The cost of rows of the next length that is counted; ``None`` if there is none."""
         length = shape[0][0] if len(shape[0]) in (1, 2) else 0
-        longer = _rounded(length, model)
+        longer = -(-length // BUCKET) * BUCKET
+        # or the size of a tensor of the model: a table of positions has none beyond it
+        sizes = {n for each in (*model.parameters(), *model.buffers()) for n in each.shape}
+        longer = min({longer, *(n for n in sizes if length <= n < longer)})
         if longer == length:
             return None
         rounded = tuple(tuple(longer if n == length else n for n in part) for part in shape)
@@ -170,16 +173,6 @@ def shape_of(batch: Batch) -> Shape:
     if isinstance(batch.x, Tensor):
         return (tuple(batch.x.shape[1:]),)
     return tuple(tuple(tensor.shape[1:]) for tensor in tensors(batch.x))
-
-
-def _rounded(length: int, model: nn.Module) -> int:
-    """``length`` rounded up to a multiple of `BUCKET`, or to the size of a tensor of ``model``.
-
-    Such a tensor may be a table of positions, which has none beyond its size.
-    """
-    longer = -(-length // BUCKET) * BUCKET
-    sizes = {n for each in (*model.parameters(), *model.buffers()) for n in each.shape}
-    return min({longer, *(n for n in sizes if length <= n < longer)})
 
 
 def _lengthened(batch: Batch, length: int, longer: int) -> Batch:

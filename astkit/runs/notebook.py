@@ -14,6 +14,7 @@ import sys
 import time
 import traceback
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -78,10 +79,9 @@ class Notebook:
                 f"{name} is {value!r}, but its default in {self.path.name} is {default!r}: give a"
                 f" {type(default).__name__}, such as {example!r}"
             )
-        try:
+        kept = False
+        with suppress(TypeError, ValueError):
             kept = json.loads(json.dumps(value, allow_nan=False)) == value
-        except (TypeError, ValueError):
-            kept = False
         if not kept:
             raise ValueError(
                 f"{name} is {value!r}, which JSON cannot keep as it is: give finite numbers,"

@@ -49,9 +49,8 @@ class Reports:
         """Keep the record of a batch until it is sent; returns whether it is time to."""
         self.unseen.append(record)
         self._chosen.append(chosen)
-        if len(self.unseen) >= self.every or record.step == 1:
-            return True
-        return time.perf_counter() - self._sent > self.seconds
+        enough = len(self.unseen) >= self.every or record.step == 1
+        return enough or time.perf_counter() - self._sent > self.seconds
 
     def send(self, shown: Mapping[str, Any], **latest: Any) -> None:
         """Send the kept records, the last one with the metrics ``latest``; waits for the device.

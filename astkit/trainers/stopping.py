@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from astkit import distributed
@@ -33,10 +34,9 @@ def time_is_up() -> bool:
     hours = os.environ.get(TIME_BUDGET)
     if not hours:
         return False
-    try:
+    limit = math.nan
+    with suppress(ValueError):
         limit = float(hours) * 3600
-    except ValueError:
-        limit = math.nan
     if not limit >= 0:
         raise ValueError(f"{TIME_BUDGET} is {hours!r}: give a number of hours, 0 or more")
     return limit > 0 and distributed.total(time.monotonic() - _BEGUN >= limit)[0] > 0
