@@ -34,9 +34,19 @@ def add_compare(commands: Any) -> None:
     command = add_command(commands, "compare", run_compare, text, EXAMPLES)
     add, task = command.add_argument, command.add_mutually_exclusive_group().add_argument
     task("--dataset", default="digits", help=f"{', '.join(REGISTRIES['task'])} (digits)")
-    task("--images", type=Path, metavar="FOLDER", help="train|val|test/<class>/, or <class>/")
-    task("--csv", type=Path, metavar="FILE", help="a table, CSV or parquet; needs --label")
-    _add_reading(command.add_argument_group("how --csv is read").add_argument)
+    task("--images", type=Path, metavar="FOLDER", help="with <class>/ or train/<class>/")
+    task("--csv", type=Path, metavar="FILE", help="CSV or parquet; needs --label")
+    read = command.add_argument_group("how --csv is read").add_argument
+    read("--label", metavar="COLUMN", help="column to be predicted")
+    counts = "table of rows like those that count, which may be trained on"
+    read("--target", type=Path, metavar="FILE", help=counts)
+    read("--test", type=Path, metavar="FILE", help="table of the test rows")
+    kind = "by default up to 20 different whole numbers, and words, are classes"
+    read("--task", choices=["regression", "classes"], help=kind)
+    read("--drop", nargs="+", default=[], metavar="COLUMN", help="left out")
+    read("--date", metavar="COLUMN", help="validate and test on the last days")
+    read("--in-order", action="store_true", help="validate and test on the last rows")
+    read("--groups", metavar="COLUMN", help="names rows that depend on each other")
     add("--size", type=int, default=32, help="pixels a side of --images (32)")
     add(
         "--policies",
@@ -49,22 +59,7 @@ def add_compare(commands: Any) -> None:
     add("--epochs", type=float, help="of dense training (5, or the task's)")
     add("--seeds", type=int, default=5, help="number of seeds (5)")
     add("--json", action="store_true", help="print the report as JSON")
-    add("-o", "--out", type=Path, help="folder for results, checkpoints and a page")
-
-
-def _add_reading(add: Any) -> None:
-    add("--label", metavar="COLUMN", help="column to be predicted")
-    counts = "table of rows like those that count, which may be trained on"
-    add("--target", type=Path, metavar="FILE", help=counts)
-    add("--test", type=Path, metavar="FILE", help="table of the test rows")
-    task = "by default up to 20 different whole numbers, and words, are classes"
-    add("--task", choices=["regression", "classes"], help=task)
-    add("--drop", nargs="+", default=[], metavar="COLUMN", help="columns to leave out")
-    add("--date", metavar="COLUMN", help="orders the rows: validate and test on the last days")
-    newest = "rows are in order of time: validate and test on the last"
-    add("--in-order", action="store_true", help=newest)
-    together = "names rows that depend on each other, as those of one patient"
-    add("--groups", metavar="COLUMN", help=together)
+    add("-o", "--out", type=Path, help="folder for results and a page")
 
 
 def run_compare(options: argparse.Namespace) -> None:
@@ -101,8 +96,7 @@ def _task(options: argparse.Namespace) -> dict[str, Any]:
         return {"train": options.csv, **reading}
     for name, value in reading.items():
         if value:
-            option = f"--{name.replace('_', '-')}"
-            raise ValueError(f"{option} is of a table: give --csv too, or leave it out")
+            raise ValueError(f"--{name.replace('_', '-')} is of a table: give --csv too")
     if options.images is not None:
         return folder(options.images, options.size)
     return task(options.dataset)

@@ -13,7 +13,7 @@ import math
 import random
 import sys
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -131,15 +131,13 @@ class Costs:
         if model is self.model and self.flops is not None:
             cost = stated(self.flops, batch.x)
         else:
-            rounded = self._of_rounded_length(model, batch, shape, count)
-            cost = count(model, batch) if rounded is None else rounded
+            cost = self._of_rounded_length(model, batch, shape, count) or count(model, batch)
             unknown = set(cost.uncounted) - self._warned
             self._warned |= unknown
             if unknown:
                 warn(
                     f"FLOPs of {', '.join(sorted(unknown))} cannot be counted: the ledger holds a"
-                    " lower bound, no ratio is computed from it, and a FLOPs budget raises"
-                    " ValueError; give your own figure as flops="
+                    " lower bound, and no ratio is computed from it; give your own figure as flops="
                 )
         self.known[model, self.trained, shape] = cost
         return cost
@@ -150,7 +148,7 @@ class Costs:
         """The cost of rows of the next length that is counted; ``None`` if there is none."""
         length = shape[0][0] if len(shape[0]) in (1, 2) else 0
         longer = -(-length // BUCKET) * BUCKET
-        # or the size of a tensor of the model: a table of positions has none beyond it
+        # a table of positions, such as a tensor of the model may be, has none beyond its size
         sizes = {n for each in (*model.parameters(), *model.buffers()) for n in each.shape}
         longer = min({longer, *(n for n in sizes if length <= n < longer)})
         if longer == length:
@@ -158,14 +156,11 @@ class Costs:
         rounded = tuple(tuple(longer if n == length else n for n in part) for part in shape)
         key = (model, self.trained, rounded)
         if key not in self.known:
-            try:
+            with suppress(Exception):  # the model may take rows of its own length only
                 cost = count(model, _lengthened(batch, length, longer))
-            except Exception:  # the model may take rows of its own length only
-                return None
-            if cost.uncounted:
-                return None
-            self.known[key] = cost
-        return self.known[key]
+                if not cost.uncounted:
+                    self.known[key] = cost
+        return self.known.get(key)
 
 
 def shape_of(batch: Batch) -> Shape:
