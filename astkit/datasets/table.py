@@ -131,10 +131,12 @@ class Table(Dataset[tuple[Tensor, Tensor]]):
             missing = wanted.isna().to_numpy()
             if missing.any():
                 self.notes.append(without(name, int(missing.sum())))
-            new = wanted[~known & ~missing].unique()
+            new = wanted[~known & ~missing]
             if len(new):
+                names = _named(list(map(str, new.unique())))
                 self.notes.append(
-                    f"classes that no training row has, left out: {_named(list(map(str, new)))}"
+                    f"classes that no training row has, left out with {len(new):,} of"
+                    f" {len(wanted):,} rows: {names}"
                 )
             self.rows = self.rows[np.flatnonzero(known)]
             frame, wanted = frame[known].reset_index(drop=True), wanted[known]
