@@ -253,6 +253,8 @@ SAID = {
     "both": "train on both",
     "both x4": "train on both, target rows four times",
     "target": "train on the target's rows alone",
+    "weighted old": "train on the old rows, weighted by the target",
+    "weighted both": "train on both, old rows weighted by the target",
 }
 
 
