@@ -27,7 +27,8 @@ import torch
 from scipy import optimize, signal, stats
 from torch.utils.data import TensorDataset
 
-from astkit.aim import policy as aim
+from astkit.aim.forecast import foretell
+from astkit.aim.sides import sides_of
 from astkit.comparison.statistics import DENSE, Entry, estimate
 from astkit.comparison.units import jackknife, parts_of_groups, parts_of_rows
 from astkit.comparison.verdict import SMALLEST_GAIN, Verdict, judge
@@ -275,9 +276,9 @@ def recorded(train: int, target: int, memory: float, rate: float, trials: int) -
         x, y = torch.tensor(windows.transpose(1, 2, 0)).float(), torch.from_numpy(state)
         x[:, :, 0] += 1.5 * y[:, None]
         parts = [TensorDataset(x[part], y[part]) for part in (slice(train), slice(train, None))]
-        pair = aim.pair(*parts, seed=trial)
-        alarms.append(not aim.weigh(pair).forecast.reason)
-        worth.append(pair.worth)
+        sides = sides_of(*parts, seed=trial)
+        alarms.append(bool(foretell(sides, train_on_target=False).lines))
+        worth.append(sides.worth)
     cell = {"train": train, "target": target, "memory": memory, "rate": rate}
     said = {"said": round(float(np.median(worth))), "told": fmean(w >= FEWEST for w in worth)}
     return {**cell, **said, "alarms": fmean(alarms), **counted(alarms)}
@@ -295,8 +296,8 @@ def alike(train: int, target: int, labels: str, trials: int) -> dict[str, Any]:
         y = x.sum(1) + torch.from_numpy(random.normal(size=len(x))).float()
         y = (y > 0).long() if labels == "classes" else y[:, None]
         parts = [TensorDataset(x[part], y[part]) for part in (slice(train), slice(train, None))]
-        found = aim.weigh(aim.pair(*parts, seed=trial))
-        alarms.append(not found.forecast.reason)
+        found = foretell(sides_of(*parts, seed=trial), train_on_target=False)
+        alarms.append(bool(found.lines))
         drawn.append(found.weights is not None)
     cell = {"train": train, "target": target, "labels": labels}
     shares = {"alarms": fmean(alarms), "drawn": fmean(drawn)}
