@@ -29,14 +29,6 @@ PUBLIC: dict[str, str] = {
     "suspects": "astkit.comparison.suspects",
 }
 
-SYSTEMS: dict[str, str] = {
-    "EnergyFlowLattice": "astkit.systems.lattice.model",
-    "LatticeConfig": "astkit.systems.lattice.model",
-    "LogicCA": "astkit.systems.automaton.automaton",
-    "LogicCAConfig": "astkit.systems.automaton.automaton",
-}
-"""Names of `astkit.systems`."""
-
 REGISTRIES: dict[str, dict[str, str]] = {
     "policy": {
         "gate": "astkit.gating.gate:Gate",
@@ -110,3 +102,9 @@ def resolve(kind: str, name: str) -> Any:
         raise ValueError(f"unknown {kind} {name!r}: choose one of {', '.join(sorted(table))}")
     module, _, attribute = table[name].partition(":")
     return getattr(import_module(module), attribute)
+
+
+def registered(kind: str, made: type) -> str:
+    """The name of a class in the table ``kind``; of one that is not there, its own."""
+    names = {place: name for name, place in REGISTRIES[kind].items()}
+    return names.get(f"{made.__module__}:{made.__qualname__}", made.__name__)

@@ -15,10 +15,16 @@ COLUMNS = 100  # of a bar in a notebook
 _warned: dict[str, Any] = {}  # sentences, and the filters under which each was said
 
 
+def kernel() -> Any | None:
+    """The IPython kernel that runs this code; ``None`` outside notebooks."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return getattr(shell, "kernel", None)
+
+
 def in_notebook() -> bool:
     """Whether a notebook's kernel runs this process."""
-    main = sys.modules.get("IPython")
-    return hasattr(main.get_ipython() if main is not None else None, "kernel")
+    return kernel() is not None
 
 
 class Bar(tqdm):  # type: ignore[type-arg]

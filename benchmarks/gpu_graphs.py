@@ -206,7 +206,7 @@ def not_finite(name: str, way: str) -> Part:
     raised = ""
     try:
         steps.close()
-        trainer.optimisation.check()
+        trainer.optimisation.finite.read()
     except FloatingPointError as error:
         raised = str(error)
     return {

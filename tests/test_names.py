@@ -12,20 +12,17 @@ from pathlib import Path
 import pytest
 
 import astkit
-from astkit import systems
-from astkit.names import PUBLIC, REGISTRIES, SYSTEMS, resolve
+from astkit.names import PUBLIC, REGISTRIES, resolve
 
 ROOT = Path(astkit.__file__).parents[1]
-TABLES = {astkit: PUBLIC, systems: SYSTEMS}
 
 
 def test_every_name_leads_to_what_its_module_defines() -> None:
-    for package, table in TABLES.items():
-        for name, module in table.items():
-            found = getattr(package, name)
-            assert found is getattr(import_module(module), name)
-            assert (found.__name__, found.__module__) == (name, module)
-            assert name in dir(package)
+    for name, module in PUBLIC.items():
+        found = getattr(astkit, name)
+        assert found is getattr(import_module(module), name)
+        assert (found.__name__, found.__module__) == (name, module)
+        assert name in dir(astkit)
     for kind, registry in REGISTRIES.items():
         for name, place in registry.items():
             found = resolve(kind, name)
@@ -45,22 +42,21 @@ def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
 
 
 def test_type_checkers_are_told_the_same_names() -> None:
-    for package, table in TABLES.items():
-        tree = ast.parse(Path(str(package.__file__)).read_text())
-        told = {
-            alias.asname: node.module
-            for block in tree.body
-            if isinstance(block, ast.If)
-            for node in block.body
-            if isinstance(node, ast.ImportFrom)
-            for alias in node.names
-        }
-        assert told == table
+    tree = ast.parse(Path(str(astkit.__file__)).read_text())
+    told = {
+        alias.asname: node.module
+        for block in tree.body
+        if isinstance(block, ast.If)
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert told == PUBLIC
 
 
-def test_nothing_but_the_table_of_names_and_the_exporter_knows_the_systems() -> None:
+def test_nothing_but_the_exporter_knows_the_systems() -> None:
     for path in (ROOT / "astkit").rglob("*.py"):
-        if "systems" not in path.parts and path.name not in ("names.py", "export.py"):
+        if "systems" not in path.parts and path.name != "export.py":
             assert "astkit.systems" not in path.read_text(), path
 
 

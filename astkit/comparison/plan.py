@@ -10,6 +10,7 @@ import hashlib
 import inspect
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -27,7 +28,7 @@ from astkit.datasets.loader import old_rows
 from astkit.gating.losses import Criterion, cross_entropy_rows
 from astkit.gating.policies.random_subset import RandomSubset
 from astkit.gating.policy import Policy, as_policy
-from astkit.names import REGISTRIES
+from astkit.names import registered
 from astkit.profiling.flops import RowFlops
 from astkit.trainers import Budget, Metric, TrainConfig, Trainer, choose_device
 from astkit.trainers.fingerprint import plain
@@ -257,9 +258,7 @@ def label_of(policy: Chosen) -> str:
     words = {key: _word(value) for key, value in arguments.items() if key not in ("name", "seed")}
     parts = [word if key == first else f"{key}={word}" for key, word in words.items()]
     parts.sort(key=lambda part: "=" in part)
-    names = {place: name for name, place in REGISTRIES["policy"].items()}
-    name = names.get(f"{kind.__module__}:{kind.__qualname__}", kind.__name__)
-    return name + (f"({', '.join(parts)})" if parts else "")
+    return registered("policy", kind) + (f"({', '.join(parts)})" if parts else "")
 
 
 def _word(value: Any) -> str:
@@ -275,18 +274,13 @@ def _other_than_default(policy: Policy) -> dict[str, Any]:
     simple = {
         name: value
         for name, value in config.items()
-        if name in parameters
-        and isinstance(value, bool | int | float | str)
-        and value != parameters[name].default
+        if isinstance(value, bool | int | float | str) and value != parameters[name].default
     }
-    try:
+    other: dict[str, Any] = {}
+    with suppress(TypeError, ValueError):  # an object is required
         other = plain(type(policy)(**simple).config())
-    except (TypeError, ValueError):  # an object is required
-        other = {}
-    now = plain(config)
-    kinds = {
-        name: type(value)
-        for name, value in config.items()
-        if not isinstance(value, bool | int | float | str | None) and now[name] != other.get(name)
+    objects = {
+        n: v for n, v in config.items() if not isinstance(v, bool | int | float | str | None)
     }
+    kinds = {n: type(v) for n, v in objects.items() if plain(v) != other.get(n)}
     return {**kinds, **simple}

@@ -139,23 +139,20 @@ class ForeignLoader:
 
     def _deliver(self) -> Iterator[Batch]:
         batch, left = None, self.num_samples if self.streamed else None
-        for item in self._items():
-            index, parts = item if self._indexed else (None, item)
-            batch = as_batch(parts, index)
-            yield batch.to(self.device)
-            if left is not None:
-                left -= batch.rows if self.batch_size else 1  # else its items are batches
-                if left <= 0:  # it may be endless
-                    break
+        with stacking():
+            for item in self.loader:
+                index, parts = item if self._indexed else (None, item)
+                batch = as_batch(parts, index)
+                yield batch.to(self.device)
+                if left is not None:
+                    left -= batch.rows if self.batch_size else 1  # else its items are batches
+                    if left <= 0:  # it may be endless
+                        break
         if batch is None:
             raise ValueError(
                 "The loader yielded no batch; check that its dataset is not empty and that it can "
                 "be iterated more than once (a generator cannot)."
             )
-
-    def _items(self) -> Iterator[Any]:
-        with stacking():
-            yield from self.loader
 
 
 def convertible(loader: Any) -> bool:

@@ -203,11 +203,8 @@ def _together(train: Any, target: Any) -> Any:
                 f"target is {target!r}, and train {train!r}: give both the same size and classes"
             )
         if not isinstance(train, MappedImages):
-            places = target.images.to(train.images.device), target.labels.to(train.labels.device)
-            pixels, labels = (
-                torch.cat([train.images, places[0]]),
-                torch.cat([train.labels, places[1]]),
-            )
+            pixels = torch.cat([train.images, target.images.to(train.images.device)])
+            labels = torch.cat([train.labels, target.labels.to(train.labels.device)])
             return Images(pixels, labels, train.classes, train.name)
     _check_alike(train, target)
     if all(

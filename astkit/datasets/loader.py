@@ -183,7 +183,7 @@ class Loader:
             self._stored = (self.data.images.to(self.device), self.data.labels.to(self.device))
         mean, std = self._statistics()
         self._scale = (1 / (255 * std)).float().to(self.device)
-        self._bias = None if self._normalize is None else (-mean / std).float().to(self.device)
+        self._bias = (-mean / std).float().to(self.device)
         return self
 
     @property
@@ -323,8 +323,7 @@ class Loader:
         if self._augment.names:
             x = self._augment.apply(x, drawn)
         if x.dtype == torch.uint8:
-            x = x.float().mul_(self._scale)
-            x = x if self._bias is None else x.add_(self._bias)
+            x = x.float().mul_(self._scale).add_(self._bias)
         return batch._replace(x=x, y=x if batch.y is batch.x else batch.y)
 
     def _load(self, visits: Sequence[Visits], epoch: int, start: int) -> Iterator[Any]:

@@ -182,10 +182,6 @@ class LogIntegral(ScaleFree):
         self._gain = 0.5  # initial value for "auto"
         self.gain = gain
 
-    def config(self) -> dict[str, Any]:
-        """Constructor arguments; the gain that "auto" arrives at is state."""
-        return {"rate": self.rate, "gain": "auto" if self.auto else self._gain}
-
     @property
     def gain(self) -> float:
         """Current step size, > 0."""
@@ -209,9 +205,11 @@ class LogIntegral(ScaleFree):
             self.gain = "auto"
 
     def moved(self, value: float, measured_rate: float, scores: Tensor) -> float:
-        if self.auto and len(scores) > 1 and 0 < (latest := self._density(scores)) < math.inf:
-            before = latest if self.density is None else self.density
-            self.density = before * (latest / before) ** 0.1
+        if self.auto and len(scores) > 1:
+            latest = density(scores.double().log(), math.log(self.wanted(scores.double())))
+            if 0 < latest < math.inf:
+                before = latest if self.density is None else self.density
+                self.density = before * (latest / before) ** 0.1
         step = self.gain * (measured_rate - self.rate)
         least, lowest = least_positive(scores), value <= self.smallest
         # a batch of zeros has no scale; below all positive scores a step would only cause windup
@@ -219,10 +217,6 @@ class LogIntegral(ScaleFree):
             return value
         factor = math.exp(min(step, 140.0))  # which is more than the whole range
         return min(max(value * factor, self.smallest), 1 / self.smallest)
-
-    def _density(self, scores: Tensor) -> float:
-        scores, at = scores.double(), self.wanted(scores)
-        return density(scores.log(), math.log(at))
 
 
 class QuantileEMA(ScaleFree):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -76,30 +76,13 @@ class RunInfo:
         return self.draws < self.samples
 
 
-class Planner(Protocol):
-    """The part of a policy that an `Epoch` uses."""
-
-    rounds: int
-    begun: int
-    draws_target: bool
-
-    @property
-    def seed(self) -> int: ...
-
-    def plan(self, run: RunInfo) -> Selection | None: ...
-
-    def expected_rows(self, samples: int) -> int: ...
-
-    def exchange(self) -> None: ...
-
-
 class Epoch:
     """The rows of one epoch, planned round by round.
 
     A round has an equal part of the epoch's shuffled rows as candidates. Planned rows are appended
     to those of the rounds before, so that rows that filled no batch come first in the next round.
 
-    ``planner`` is the policy; ``None`` takes all rows in the given order. For the other arguments
+    ``planner`` is a `Policy`; ``None`` takes all rows in the given order. For the other arguments
     see `RunInfo`. Of `joined` data a planner sees the old rows alone, unless it draws from those of
     the target too.
 
@@ -114,11 +97,7 @@ class Epoch:
     """
 
     def __init__(
-        self,
-        planner: Planner | None,
-        samples: int,
-        data: Any = None,
-        validation: Any = None,
+        self, planner: Any, samples: int, data: Any = None, validation: Any = None
     ) -> None:
         self.planner, self.samples = planner, samples
         self.draws = min(samples, old_rows(data, samples))
@@ -172,7 +151,6 @@ class Epoch:
 
     def run_info(self, order: Tensor, progress: float) -> RunInfo:
         """What the policy is told at the start of the next round; see `plan`."""
-        assert self.planner is not None
         rows, place = self._candidates(order), (self.number, self.planned, progress)
         return RunInfo(self.samples, rows, *place, seed=self.planner.seed, **self.facts)
 
@@ -227,7 +205,7 @@ class PolicySampler(Sampler[int]):
 
     def __init__(
         self,
-        policy: Planner,
+        policy: Any,
         data: Any,
         epochs: float,
         validation: Any = None,
@@ -313,10 +291,7 @@ class PolicySampler(Sampler[int]):
 
         Raises ``ValueError`` for rows that were not drawn in this iteration or are used already.
         """
-        return self._scale[self._find(index.detach().cpu())]
-
-    def _find(self, index: Tensor) -> slice:
-        """Positions of the rows ``index`` among the drawn ones, after those of earlier batches."""
+        index = index.detach().cpu()
         count, last = len(index), len(self._rows) - len(index)
         for first in range(self._next, last + 1):  # batches may be skipped
             if torch.equal(self._rows[first : first + count], index):
@@ -327,7 +302,7 @@ class PolicySampler(Sampler[int]):
                         " out of what divides it again, such as accelerator.prepare"
                     )
                 self._next = first + count
-                return slice(first, self._next)
+                return self._scale[first : self._next]
         raise ValueError(
             f"the {count} rows of this batch were not drawn by this sampler in this iteration:"
             " give the DataLoader indexed(data) and sampler=policy.sampler(data, ...), and pass"

@@ -17,7 +17,7 @@ from astkit.gating.losses import Criterion, shown
 from astkit.gating.policy import Policy, PolicyCard, Scored, Selection
 from astkit.gating.scores import ContextScore, Score, named_score, score_rows
 from astkit.gating.selection import evaluating
-from astkit.names import resolve
+from astkit.names import registered, resolve
 from astkit.progress import warn
 
 _COUNTERS = ("batches", "seen", "active", "fallback_rows", "nonfinite")
@@ -89,9 +89,9 @@ class Gate(Policy):
                 " inputs) -> [batch]"
             )
         self.controller: Controller = controller
-        self._given = controller
+        self._given = controller  # another one may be set during training
         self.score, self.criterion = score, criterion
-        self.significance = named_score(score, criterion) if isinstance(score, str) else score
+        self.significance = named_score(score) if isinstance(score, str) else score
         self.fallback = check_count("fallback", fallback, least=0)
         self.min_active = check_count("min_active", min_active, least=0)
         if 0 < fallback < min_active:
@@ -107,8 +107,6 @@ class Gate(Policy):
         self.fallback_rows: int | Tensor = 0
         self.nonfinite: int | Tensor = 0
         self.carry = 0.0  # fractional quota carried over from earlier batches
-        self._steered_to: str | None = None  # controller set during training
-        self._checked = False  # whether the batches are large enough for the fallback
 
     @property
     def rate(self) -> float:
@@ -128,10 +126,8 @@ class Gate(Policy):
         gains = self.controller.gains
         if name == "controller":
             self.controller = resolve("controller", value)(self.rate)
-            self._steered_to = value
         elif name in ("rate", *gains):
             setattr(self.controller, name, value)
-            self._checked = False
         else:
             raise ValueError(
                 f"there is no setting {name!r} to steer: choose one of"
@@ -201,7 +197,7 @@ class Gate(Policy):
         """Select the highest ``scores [batch]`` without synchronising with the device."""
         check_scores(scores)
         scores = scores.detach() if scores.is_floating_point() else scores.float()
-        if not self._checked:
+        if not self.batches:
             self._check_fallback(len(scores))
         batch, quota = len(scores), self._grant(len(scores))
         # room for the fallback rows: the size must not depend on the scores
@@ -212,11 +208,7 @@ class Gate(Policy):
         finite = (best > -math.inf).sum()
         count = finite.clamp(max=quota)
         added = finite.clamp(max=most) - count if most > quota else 0
-        self.batches += 1
-        self.seen = self.seen + finite
-        self.active = self.active + count
-        self.fallback_rows = self.fallback_rows + added
-        self.nonfinite = self.nonfinite + (batch - finite)
+        self._count(1, finite, count, added, batch - finite)
         threshold = best[quota - 1] if quota else best.new_full((), math.inf)
         places = torch.arange(size, device=scores.device)
         # weight 0 does not mask a NaN loss, so such a row is replaced by the best one
@@ -267,7 +259,7 @@ class Gate(Policy):
         threshold: float,
     ) -> Selection:
         chosen = active.nonzero().squeeze(1)
-        if not self._checked:
+        if not self.batches:
             self._check_fallback(len(scores))
         count, size, target = len(chosen), len(usable), self.controller.rate
         measured, decided = count / size, None
@@ -277,11 +269,7 @@ class Gate(Policy):
         if missing > 0:
             both = active | self._draw(~active, missing)
             chosen, decided = both.nonzero().squeeze(1), active[both].to(scores.device)
-        self.batches += 1
-        self.seen += size
-        self.active += count
-        self.fallback_rows += max(0, missing)
-        self.nonfinite += len(scores) - size
+        self._count(1, size, count, max(0, missing), len(scores) - size)
         selection = Selection(
             rows[chosen].to(scores.device),
             candidates=len(scores),
@@ -296,9 +284,14 @@ class Gate(Policy):
             return selection
         return selection.padded(int(rows[0]))  # weight 0 does not mask a NaN loss
 
+    def _count(self, *more: int | Tensor) -> None:
+        """Add ``more`` to the counters, in their order."""
+        for name, added in zip(_COUNTERS, more, strict=True):
+            setattr(self, name, getattr(self, name) + added)
+
     def _check_fallback(self, rows: int) -> None:
         """Warn if the fallback matters in batches of ``rows`` rows."""
-        self._checked, expected = True, self.rate * rows
+        expected = self.rate * rows
         # the number of active rows varies, but for the best of each batch
         least = self.min_active if self.controller.by_rank else self.fallback
         if self.rate == 1 or not self.min_active * self.fallback:
@@ -330,22 +323,21 @@ class Gate(Policy):
 
     def state_dict(self) -> dict[str, Any]:
         """Controller, counters and seed as plain numbers, plus the state of a `ContextScore`."""
-        score = self.significance
+        score, given = self.significance, self.controller is self._given
         return {
             "controller": self.controller.state_dict(),
             "seed": self.seed,
             "carry": self.carry,
             **{name: int(getattr(self, name)) for name in _COUNTERS},
-            "steered_to": self._steered_to,
+            "steered_to": None if given else registered("controller", type(self.controller)),
             "score": score.state_dict() if isinstance(score, ContextScore) else {},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore ``state``; raises ``KeyError`` for a missing entry."""
+        self.controller = self._given
         if state["steered_to"]:
             self.steer("controller", state["steered_to"])
-        elif self._steered_to:
-            self.controller, self._steered_to = self._given, None
         self.controller.load_state_dict(state["controller"])
         for name in ("seed", "carry", *_COUNTERS):
             setattr(self, name, state[name])

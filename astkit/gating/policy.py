@@ -74,7 +74,8 @@ class Policy:
     steers: ClassVar[bool] = False  #: whether it overrides ``steer``
     state: ClassVar[tuple[str, ...]] = ()  #: attributes to save (tensors, numbers, strings, None)
     card: ClassVar[PolicyCard]
-    criterion: Criterion | None = None  #: of ``choose`` in custom loops; default cross-entropy
+    #: of ``choose``; by default the trainer's, and cross-entropy in custom loops
+    criterion: Criterion | None = None
     begun: int = 0  #: number of sampler iterations started so far
     flops: float = 0.0  #: of the policy's own work besides passes, until the trainer books them
     #: FLOPs that computing its numbers outside took, counted with the first step; None if not
@@ -318,9 +319,7 @@ def policy_class(name: Any) -> Any:
     path, _, kind = str(name).rpartition(":")
     if not path.endswith(".py"):
         return resolve("policy", name)
-    spec = spec_from_file_location(f"policies of {path}", path)
-    assert spec is not None
-    assert spec.loader is not None
+    spec: Any = spec_from_file_location(f"policies of {path}", path)
     module = module_from_spec(spec)
     try:
         spec.loader.exec_module(module)

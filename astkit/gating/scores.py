@@ -11,21 +11,13 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
-from inspect import signature
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from astkit.datasets.batch import count_rows
-from astkit.gating.losses import (
-    Criterion,
-    check_labels,
-    labels_of,
-    logits_of,
-    row_losses,
-    single,
-)
+from astkit.gating.losses import check_labels, labels_of, logits_of, row_losses, single
 from astkit.gating.selection import Scored
 from astkit.names import resolve
 
@@ -59,14 +51,11 @@ class ContextScore(ABC):
 
 
 class Loss(ContextScore):
-    """The loss of each row, by ``criterion``, or without one by that of the training."""
-
-    def __init__(self, criterion: Criterion | None = None) -> None:
-        self.criterion = criterion
+    """The loss of each row, by the criterion of the policy, or without one of the training."""
 
     def score(self, batch: Scored) -> Tensor:
-        batch.score()
-        return row_losses(self.criterion or batch.criterion, batch.outputs, batch.targets)
+        batch.score()  # whose own losses stay unread: a policy would be told of scored rows
+        return row_losses(batch.criterion, batch.outputs, batch.targets)
 
 
 def score_rows(score: Score, batch: Scored) -> Tensor:
@@ -135,12 +124,9 @@ class LossAndContrast(RelativeScore):
 
     weights: tuple[float, float] = (0.7, 0.3)
 
-    def __init__(self, criterion: Criterion | None = None) -> None:
-        self.criterion = criterion
-
     def features(self, batch: Scored) -> Tensor:
         batch.score()
-        losses = row_losses(self.criterion or batch.criterion, batch.outputs, batch.targets)
+        losses = row_losses(batch.criterion, batch.outputs, batch.targets)
         if bool((losses[losses.isfinite()] < 0).any()):
             raise ValueError(
                 "a loss is negative, but this score divides losses by their mean: use a criterion"
@@ -238,10 +224,7 @@ def gradient_norm(outputs: Any, targets: Any, inputs: Any) -> Tensor:
     return (shares.sum(1, keepdim=True) * logits.softmax(1) - shares).norm(dim=1)
 
 
-def named_score(name: str, criterion: Criterion | None = None) -> Score:
+def named_score(name: str) -> Score:
     """The score registered by this name; raises ``ValueError`` for another one."""
     made = resolve("score", name)
-    if not isinstance(made, type):  # a plain function needs no construction
-        return cast(Score, made)
-    options = {"criterion": criterion} if "criterion" in signature(made).parameters else {}
-    return cast(Score, made(**options))
+    return cast(Score, made() if isinstance(made, type) else made)

@@ -97,10 +97,6 @@ class Selection:
         """Number of padding rows, which have weight 0, 0-dim; ``None`` where there are none."""
         return None if self.active is None else (self.weight == 0).sum()
 
-    def mean_loss(self, losses: Tensor) -> Tensor:
-        """Weighted mean of the losses ``[n]`` of the rows, 0-dim; for reports."""
-        return (losses * self.weight).sum() / self.total
-
     @property
     def scale(self) -> Tensor:
         """Weights ``[n]`` for a loss that is averaged over the rows."""
@@ -142,46 +138,38 @@ class Selection:
         rows = count_rows(batch) if self.candidates is None else self.candidates
         return take_rows(batch, self.index, rows)
 
-    def check(self, rows: int, policy: object) -> Selection:
-        """Return this selection if it is valid for ``rows`` rows.
-
-        Raises ``ValueError``, naming ``policy``, for rows out of range, invalid weights or
-        normaliser, and weights that are all 0.
-        """
-        name, index = type(policy).__name__, self.index
-        if index.dtype != torch.int64 or index.ndim != 1:
-            raise ValueError(
-                f"{name} gave rows as {index.dtype} of shape {list(index.shape)}: give int64 rows"
-                " of shape [n]"
-            )
-        if len(index) and (int(index.min()) < 0 or int(index.max()) >= rows):
-            raise ValueError(
-                f"{name} selected rows {int(index.min())} to {int(index.max())} of {rows}, some of"
-                f" which do not exist: select from 0 to {rows - 1}"
-            )
-        weight, total = self.weight, float(self.total)
-        valid = bool(((weight >= 0) & (weight < math.inf)).all())
-        empty = not len(self) and self.normaliser is None
-        if weight.shape != self.index.shape or not valid or not (empty or 0 < total < math.inf):
-            raise ValueError(
-                f"{name} gave {len(self)} rows weights of shape {list(weight.shape)} and the"
-                f" normaliser {total:g}: give each row a finite weight of 0 or more,"
-                " not 0 to all of them, and a finite normaliser above 0 or None"
-            )
-        return self
-
 
 def check_selection(chosen: object, rows: int, policy: object) -> Selection:
     """What ``policy`` answered for ``rows`` rows, if it is a valid `Selection`.
 
-    Raises ``ValueError`` for another type, and what `Selection.check` refuses.
+    Raises ``ValueError``, naming ``policy``, for another type, rows out of range, invalid weights
+    or normaliser, and weights that are all 0.
     """
+    name = type(policy).__name__
     if not isinstance(chosen, Selection):
         raise ValueError(
-            f"{type(policy).__name__} gave a {type(chosen).__name__}: return Selection(rows), or"
-            " None for all rows"
+            f"{name} gave a {type(chosen).__name__}: return Selection(rows), or None for all rows"
         )
-    return chosen.check(rows, policy)
+    index, weight, total = chosen.index, chosen.weight, float(chosen.total)
+    if index.dtype != torch.int64 or index.ndim != 1:
+        raise ValueError(
+            f"{name} gave rows as {index.dtype} of shape {list(index.shape)}: give int64 rows of"
+            " shape [n]"
+        )
+    if len(index) and (int(index.min()) < 0 or int(index.max()) >= rows):
+        raise ValueError(
+            f"{name} selected rows {int(index.min())} to {int(index.max())} of {rows}, some of"
+            f" which do not exist: select from 0 to {rows - 1}"
+        )
+    valid = bool(((weight >= 0) & (weight < math.inf)).all())
+    empty = not len(index) and chosen.normaliser is None
+    if weight.shape != index.shape or not valid or not (empty or 0 < total < math.inf):
+        raise ValueError(
+            f"{name} gave {len(index)} rows weights of shape {list(weight.shape)} and the"
+            f" normaliser {total:g}: give each row a finite weight of 0 or more, not 0 to all of"
+            " them, and a finite normaliser above 0 or None"
+        )
+    return chosen
 
 
 @contextmanager
@@ -290,20 +278,6 @@ class Scored:
         """The losses if already computed, else ``None``."""
         return self._losses
 
-    def take(self, rows: Tensor) -> Scored:
-        """Subset of the rows (int64 ``[n]``), not scored yet."""
-        index, x, y = self.batch.take(rows)
-        return Scored(
-            None,
-            y,
-            x,
-            index,
-            self.model,
-            criterion=self.criterion,
-            forward=self._forward,
-            count=self._count,
-        )
-
     def select(
         self, rows: Tensor, weight: Tensor | None = None, normaliser: float | None = None
     ) -> Selection:
@@ -318,17 +292,13 @@ class Scored:
 
     def forward(self, model: nn.Module) -> Any:
         """Outputs of ``model``, in eval mode without gradients."""
-        if model is not self.model:
-            self._move(model)
+        other = model is not self.model
+        if other and any(each.device != self.device for each in model.parameters()):
+            model.to(self.device)
         with evaluating(model, self.device):
             outputs = self._forward(model, self.batch)
         self._count(model, self.batch)
         return outputs
-
-    def _move(self, model: nn.Module) -> None:
-        device = self.device
-        if any(parameter.device != device for parameter in model.parameters()):
-            model.to(device)
 
 
 class Predictions(NamedTuple):
@@ -350,27 +320,18 @@ def predictions(outputs: Any, targets: Any) -> Predictions:
     One output of a row is the logit of the second of two classes. A row whose label is ignored
     (-100) counts as wrong, with probability 0.
     """
-    classes = class_outputs(outputs, targets)
-    if classes is None or classes[0].shape[1] < 2:
-        classes = _two_classes(outputs, targets)
-    if classes is None:
+    try:
+        logits, labels = logits_of(outputs), labels_of(targets)
+    except ValueError:
         return Predictions()
-    logits, labels = classes
+    if logits.numel() == labels.numel() == len(labels):
+        logit, labels = logits.flatten(), labels.flatten().long()
+        logits = torch.stack([torch.zeros_like(logit), logit], 1)
+    elif class_outputs(logits, labels) is None:
+        return Predictions()
     probabilities = logits.detach().float().softmax(1)
     confidence, guess = probabilities.max(1)
     real = labels.clamp_min(0).long()
     own = probabilities.gather(1, real.unsqueeze(1)).squeeze(1)
     own = torch.where(labels >= 0, own, 0.0)
     return Predictions(guess == labels, confidence, own, guess)
-
-
-def _two_classes(outputs: Any, targets: Any) -> tuple[Tensor, Tensor] | None:
-    """Logits ``[rows, 2]`` and labels ``[rows]`` of a model with one logit a row, else ``None``."""
-    try:
-        logits, labels = logits_of(outputs), labels_of(targets)
-    except ValueError:
-        return None
-    if not logits.numel() == labels.numel() == len(labels):
-        return None
-    logit = logits.flatten()
-    return torch.stack([torch.zeros_like(logit), logit], 1), labels.flatten().long()

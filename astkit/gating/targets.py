@@ -71,7 +71,11 @@ def targets_of(criterion: Criterion, outputs: Any, targets: Any) -> Targets:
     elif logits.numel() == values.numel() == rows and trial.of_two_classes():
         return Targets(True, predicted=trial.losses(outputs=SURE) is not None)
     several = values.shape == logits.shape and bool((values <= 1).all())  # labels of 0 and 1 each
-    return Targets(trial.names_classes() and not (several and values.numel() > rows))
+    if several and values.numel() > rows:
+        return Targets(False)
+    # whether other numbers of the classes are refused, or not noticed
+    own, other = trial.losses(), trial.losses(trial.values + UNUSED)
+    return Targets(own is None or other is None or torch.allclose(own, other, equal_nan=True))
 
 
 class _Trial:
@@ -105,11 +109,6 @@ class _Trial:
             return row_losses(self.criterion, given, targets)
         except Exception:
             return None
-
-    def names_classes(self) -> bool:
-        """Whether other numbers of the classes are refused, or not noticed."""
-        own, other = self.losses(), self.losses(self.values + UNUSED)
-        return own is None or other is None or torch.allclose(own, other, equal_nan=True)
 
     def of_two_classes(self) -> bool:
         """Whether an output is the logit or the probability of the second of two classes."""

@@ -179,7 +179,7 @@ class PolicyTrainer(Trainer):
             inputs,
             index,
             model,
-            criterion=self.criterion,
+            criterion=self.policy.criterion or self.criterion,
             forward=lambda net, batch: self._outputs(net, batch.x),
         )
         chosen = self.policy.choose_from(batch)

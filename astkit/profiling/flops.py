@@ -43,9 +43,9 @@ class PassFlops(NamedTuple):
     per_row: float = 0.0
     fixed: float = 0.0
 
-    def __call__(self, rows: float, passes: int = 1) -> float:
-        """FLOPs of ``rows`` rows in ``passes`` passes; no rows cost nothing."""
-        return self.per_row * rows + self.fixed * passes if rows else 0.0
+    def __call__(self, rows: float) -> float:
+        """FLOPs of a pass over ``rows`` rows; no rows cost nothing."""
+        return self.per_row * rows + self.fixed if rows else 0.0
 
 
 NOTHING = PassFlops()
@@ -68,8 +68,7 @@ class BatchFlops:
 
     def training(self, rows: float) -> float:
         """FLOPs of a forward and a backward pass in training mode."""
-        per_row = self.forward.per_row + self.backward.per_row
-        return per_row * rows + self.forward.fixed + self.backward.fixed if rows else 0.0
+        return self.forward(rows) + self.backward(rows)
 
 
 RowFlops = float | Callable[[Any], float]
@@ -134,7 +133,14 @@ class Costs:
         else:
             rounded = self._of_rounded_length(model, batch, shape, count)
             cost = count(model, batch) if rounded is None else rounded
-            self._warn(set(cost.uncounted))
+            unknown = set(cost.uncounted) - self._warned
+            self._warned |= unknown
+            if unknown:
+                warn(
+                    f"FLOPs of {', '.join(sorted(unknown))} cannot be counted: the ledger holds a"
+                    " lower bound, no ratio is computed from it, and a FLOPs budget raises"
+                    " ValueError; give your own figure as flops="
+                )
         self.known[model, self.trained, shape] = cost
         return cost
 
@@ -157,16 +163,6 @@ class Costs:
                 return None
             self.known[key] = cost
         return self.known[key]
-
-    def _warn(self, uncounted: set[str]) -> None:
-        unknown = uncounted - self._warned
-        self._warned |= unknown
-        if unknown:
-            warn(
-                f"FLOPs of {', '.join(sorted(unknown))} cannot be counted: the ledger holds a"
-                " lower bound, no ratio is computed from it, and a FLOPs budget raises"
-                " ValueError; give your own figure as flops="
-            )
 
 
 def shape_of(batch: Batch) -> Shape:

@@ -13,9 +13,8 @@ from astkit import distributed, rng
 from astkit.datasets import BatchSource, Loader
 from astkit.datasets.batch import Batch
 from astkit.datasets.foreign import divide, name_of
-from astkit.gating.epoch import Epoch, RunInfo
+from astkit.gating.epoch import Epoch
 from astkit.gating.policy import Policy
-from astkit.gating.targets import Targets
 from astkit.progress import warn
 
 
@@ -157,24 +156,6 @@ class Batches:
         self.source: Any = self.reader.source
         self._loading: Iterator[Batch] | None = None
 
-    @property
-    def complete(self) -> bool:
-        """Whether all rounds of the epoch are planned."""
-        return self.epoch.complete
-
-    @property
-    def plans(self) -> bool:
-        """Whether the policy plans the rows."""
-        return self.epoch.planner is not None
-
-    def tell(self, targets: Targets) -> None:
-        """Let plans know what the targets are."""
-        self.epoch.classes = targets.classes
-
-    def first_plan(self) -> RunInfo | None:
-        """What the policy is told before its first plan; ``None`` if it makes none."""
-        return self.epoch.run_info(self.source.order(0), 0.0) if self.plans else None
-
     def plan(self, progress: float) -> int:
         """Start the next round; returns the number of candidates that need not be loaded."""
         self.taken, self._loading = 0, None
@@ -217,11 +198,6 @@ class Batches:
         self.taken += 1
 
     @property
-    def over(self) -> bool:
-        """Whether the last batch of the epoch was trained on."""
-        return self.epoch.complete and self.taken >= self._in_round
-
-    @property
     def of_epoch(self) -> float:
         """Completed fraction of the current epoch, in [0, 1]; 0 if unknown."""
         epoch = self.epoch
@@ -236,14 +212,14 @@ class Batches:
         return (epoch.planned - 1 + of_round) / epoch.rounds
 
     def end_epoch(self) -> None:
-        """Release the iterator; the next epoch follows if this one is `over`."""
+        """Release the iterator; the next epoch follows if all of this one was trained on."""
         if not self.batch:
             raise ValueError(
                 f"the training data gave no batch in epoch {self.epoch.number}: lower batch_size or"
                 " disable drop_last, and let the policy select at least one row"
             )
-        over, self._loading = self.over, None
-        if over:
+        self._loading = None
+        if self.epoch.complete and self.taken >= self._in_round:
             self.batch = self.taken = 0
             self.epoch.start(self.epoch.number + 1)
 

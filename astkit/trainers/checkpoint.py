@@ -93,14 +93,7 @@ class Checkpoints:
         Raises ``ValueError`` if checkpoints exist and ``resume`` is false, if all are damaged or of
         another run, if the folder is in use, and if other processes find other ones.
         """
-        self.description, found = description, self._load_newest(resume)
-        name = None if found is None else found[0].name
-        distributed.agree(str(name), str(description))
-        if found is not None:
-            check_same(found[1]["run"], description, found[0])
-        return found
-
-    def _load_newest(self, resume: bool) -> Found | None:
+        self.description = description
         self.folder.mkdir(parents=True, exist_ok=True)
         self._lock = FileLock(self.folder / ".lock", thread_local=False)
         self._acquire()
@@ -112,9 +105,14 @@ class Checkpoints:
                     f"{self.folder} holds checkpoints of an earlier run: pass resume=True to"
                     " continue it, or choose another folder"
                 )
-            return newest(self.folder) if paths else None
+            found = newest(self.folder) if paths else None
         finally:
             self._lock.release()
+        name = None if found is None else found[0].name
+        distributed.agree(str(name), str(description))
+        if found is not None:
+            check_same(found[1]["run"], description, found[0])
+        return found
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -154,7 +152,9 @@ class Checkpoints:
             self._number += 1
             self._last = time.monotonic()
             for path in list_checkpoints(self.folder)[self.keep :]:
-                remove(path)
+                path.unlink(missing_ok=True)
+                for tensors in self.folder.glob(f"{path.stem}.safetensors*"):
+                    tensors.unlink(missing_ok=True)
         self.place = place
 
     def _acquire(self) -> None:
@@ -196,13 +196,6 @@ def newest(folder: str | os.PathLike[str]) -> Found:
         f"none of the {len(paths)} checkpoints in {folder} is valid: move the folder away and start"
         " a new run"
     )
-
-
-def remove(path: Path) -> None:
-    """Remove the checkpoint of a JSON file."""
-    path.unlink(missing_ok=True)
-    for tensors in path.parent.glob(f"{path.stem}.safetensors*"):
-        tensors.unlink(missing_ok=True)
 
 
 def write(stem: Path, state: Mapping[str, Any], compress: bool = False) -> Path:

@@ -229,23 +229,17 @@ class Evaluation:
         for metric in self._aggregates.values():
             metric.update(outputs, batch.y)
         if self._keep:
-            self._retain(outputs, batch.y)
-
-    def _retain(self, outputs: Any, targets: Any) -> None:
-        self._kept.append(map_tensors(Tensor.cpu, (outputs, targets)))
-        self._keep -= sum(tensor.nbytes for tensor in tensors(self._kept[-1]))
-        if self._keep <= 0:
-            self._keep, self._kept = 0, []
+            self._kept.append(map_tensors(Tensor.cpu, (outputs, batch.y)))
+            self._keep -= sum(tensor.nbytes for tensor in tensors(self._kept[-1]))
+            if self._keep <= 0:
+                self._keep, self._kept = 0, []
 
     def result(self) -> Measured:
         """Values of all batches, and of all processes; every process must call it."""
-        columns = {name: torch.cat(parts).float() for name, parts in self._parts.items()}
+        columns = {name: torch.cat(parts).float().cpu() for name, parts in self._parts.items()}
         if self._divided:
-            processes = distributed.gather(*columns.values())
-            together = [torch.cat(parts) for parts in zip(*processes, strict=True)]
-            columns = dict(zip(columns, together, strict=True))
-        else:
-            columns = {name: values.cpu() for name, values in columns.items()}
+            processes = distributed.gather(columns)
+            columns = {name: torch.cat([each[name] for each in processes]) for name in columns}
         aggregates = {name: float(each.compute()) for name, each in self._aggregates.items()}
         return Measured(columns, aggregates, self._kept or None)
 

@@ -12,8 +12,8 @@ import inspect
 import math
 import sysconfig
 import textwrap
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields, is_dataclass
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,12 +26,9 @@ from torch.utils import _pytree as pytree
 from astkit import distributed
 from astkit.datasets.facts import class_labels
 from astkit.gating.policy import Policy
-from astkit.profiling.flops import RowFlops
 from astkit.trainers.batches import Batches
-from astkit.trainers.config import Budget
 from astkit.trainers.evaluation import Validator
 from astkit.trainers.optimisation import Optimisation
-from astkit.trainers.steering import Event
 
 CHANGEABLE = ("threads", "keep_memory", "report_every")  # settings that a resumed run may change
 LAYOUT = ("num_samples", "batch_size", "seed", "shuffle", "drop_last")
@@ -42,24 +39,9 @@ LOSSES = "first losses"
 
 
 def describe_run(
-    kind: str,
-    optimisation: Optimisation,
-    budget: Budget,
-    policy: Policy,
-    batches: Batches,
-    validator: Validator,
-    *,
-    flops: RowFlops | None,
-    replay: Sequence[Event],
-    update: str | None,
+    optimisation: Optimisation, policy: Policy, batches: Batches, validator: Validator
 ) -> dict[str, Any]:
-    """What identifies a run, as plain values.
-
-    Args:
-        kind: name of the trainer's class; ``update``: of a `SampleBySampleTrainer`.
-        optimisation, budget, policy, batches, validator: the parts of the run.
-        flops, replay: as they were given.
-    """
+    """What identifies these parts of a run, as plain values."""
     model, optimizer, rates = optimisation.model, optimisation.optimizer, optimisation.rates
     config, criterion = optimisation.passes.config, optimisation.criterion
     names = {parameter: name for name, parameter in model.named_parameters()}
@@ -70,20 +52,15 @@ def describe_run(
     own = getattr(model, "config", None)
     data, validation = batches.undivided, validator.source
     return {
-        "trainer": kind,
         "processes": distributed.world(),
-        "update": update,
         **{name: value for name, value in config.to_dict().items() if name not in CHANGEABLE},
         "lr": config.peak_lr,
         "lr_factors": [config.lr_factor(place / 7) for place in range(8)],
-        "budget": asdict(budget),
-        "flops": plain(flops),
         "policy": {**plain(policy), "code": source_code(policy)},
         "optimizer": {"class": type(optimizer).__name__, "groups": plain(groups)},
         "scheduler": plain(rates.scheduler),
         "model": [[n, list(getattr(part, "shape", ()))] for n, part in model.state_dict().items()],
         "model config": plain(own) if is_dataclass(own) else None,
-        "replay": plain(replay),
         "criterion": {"name": plain(criterion), "code": source_code(criterion)},
         "metrics": {each.name: source_code(each.function) for each in validator.metrics},
         **{f"data.{name}": plain(getattr(data, name, None)) for name in LAYOUT},

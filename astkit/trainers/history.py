@@ -24,10 +24,10 @@ class Observer(Protocol):
     """Receives the records of a run.
 
     Optional methods: ``watch(batch, result)``, called after each training batch with its `Batch`
-    and `StepResult`; ``state_dict`` and ``load_state_dict``, saved in checkpoints; ``sync``, called
-    before a checkpoint is written. With an attribute ``needs_outputs`` that is true, the result of
-    a step holds what the model predicts for its rows. With ``seconds``, and `Reports.add`, records
-    come so often; with a true ``live`` the ``scores`` of some batches too.
+    and `StepResult`; ``state_dict`` and ``load_state_dict``, saved in checkpoints. With an
+    attribute ``needs_outputs`` that is true, the result of a step holds what the model predicts for
+    its rows. With ``seconds``, and `Reports.add`, records come so often; with a true ``live`` the
+    ``scores`` of some batches too.
     """
 
     def log(self, step: int, *, phase: str, **metrics: Any) -> None:
@@ -59,16 +59,12 @@ class History:
 
     def log(self, step: int, *, phase: str, **metrics: Any) -> None:
         """Store a record."""
-        if phase == "train":
-            if (step - 1) % self.every == 0:
-                self.steps.append({"step": step, **metrics})
-                if len(self.steps) > self.limit:
-                    self.every *= 2
-                    self.steps = self.steps[::2]
-        elif phase == "epoch":
-            self.epochs.append({"step": step, **metrics})
-        elif phase == "event":
-            self.events.append({"step": step, **metrics})
+        kept = {"train": self.steps, "epoch": self.epochs, "event": self.events}[phase]
+        if phase != "train" or (step - 1) % self.every == 0:
+            kept.append({"step": step, **metrics})
+        if len(self.steps) > self.limit:
+            self.every *= 2
+            self.steps = self.steps[::2]
 
     def plot(self) -> Any:
         """A figure of the losses and the metrics by batch; see `plots.learning_curves`."""

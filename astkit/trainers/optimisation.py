@@ -265,16 +265,6 @@ class Optimisation:
         self._lost = 0
         self._predictions: list[Predictions] = []
 
-    @property
-    def lr(self) -> float:
-        """Learning rate of the current batch, of the first parameter group."""
-        return self.rates.lr
-
-    @property
-    def pending(self) -> int:
-        """Batches accumulated since the latest step."""
-        return self.accumulated.pending
-
     # --- training ---
 
     def train(
@@ -292,8 +282,8 @@ class Optimisation:
 
         A batch of one row that BatchNorm refuses is skipped with a warning, and no loss is
         returned. Raises ``FloatingPointError`` for a loss or gradient that is not finite: on the
-        CPU before any weight changes; on an accelerator at the next `check`, and no step is taken
-        until then.
+        CPU before any weight changes; on an accelerator when ``finite`` is read next, and no step
+        is taken until then.
         """
         self._predictions = []
         if normaliser is None:
@@ -345,8 +335,7 @@ class Optimisation:
         """Add the gradient of a batch; if it fails, those that waited are left as they were."""
         waiting = []
         if self.accumulated.rows:
-            parameters = [p for p in self.model.parameters() if p.grad is not None]
-            waiting = [(p, p.grad.clone()) for p in parameters if p.grad is not None]
+            waiting = [(p, p.grad.clone()) for p in self.model.parameters() if p.grad is not None]
         try:
             if self.passes.micro_batch is None:
                 return self._backward(batch, weight, divisor)
@@ -408,7 +397,7 @@ class Optimisation:
         """As `train`, by a graph; ``None`` if the batch is not for one."""
         assert self.passes.graphs is not None
         empty = not isinstance(normaliser, Tensor) and not normaliser
-        if batch.rows < 2 or empty or self.accumulated.rows or self.pending:
+        if batch.rows < 2 or empty or self.accumulated.rows or self.accumulated.pending:
             return None
         taken, replayed = self.steps, self.passes.graphs.replayed
         done = self.passes.graphs.step(self._whole_step, batch, weight, normaliser)
@@ -435,10 +424,6 @@ class Optimisation:
         finally:
             self.finite.unread = False
 
-    def stop_watching(self) -> None:
-        """Keep no predictions any more, since outputs tell no class."""
-        self.watching = False
-
     def take_predictions(self) -> Predictions:
         """What the model predicted for the rows of the latest training batch."""
         parts, self._predictions = self._predictions, []
@@ -447,10 +432,6 @@ class Optimisation:
         return Predictions(*map(torch.cat, zip(*parts, strict=True)))
 
     # --- the optimizer step ---
-
-    def set_lr(self, progress: float) -> None:
-        """Set the learning rate for a fraction ``progress`` of the budget."""
-        self.rates.set(progress)
 
     def end_batch(self) -> None:
         """Count a batch; step after every ``accumulation_steps`` batches."""
@@ -510,10 +491,6 @@ class Optimisation:
         lost, self._lost = self._lost, 0
         return lost
 
-    def check(self) -> None:
-        """Raise ``FloatingPointError`` if a loss or gradient was not finite; synchronises."""
-        self.finite.read()
-
     def release(self) -> None:
         """Leave the optimizer and the gradients as they were before the run; free the graphs."""
         if self.passes.graphs is not None:
@@ -551,13 +528,13 @@ class Optimisation:
         if self.scaler is not None:
             state["scaler"] = self.scaler.state_dict()
         state |= self.rates.state_dict()
-        if self.accumulated.rows or self.pending:  # a batch without rows counts as well
+        if self.accumulated.rows or self.accumulated.pending:  # a batch without rows counts
             named = self.model.named_parameters()
             gradients = {n: p.grad.to_dense() for n, p in named if p.grad is not None}
             state["accumulated"] = {
                 "total": float(self.accumulated.total),
                 "rows": self.accumulated.rows,
-                "pending": self.pending,
+                "pending": self.accumulated.pending,
                 "gradients": gradients if self.accumulated.rows else {},
             }
         return state

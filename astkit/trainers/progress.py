@@ -5,43 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Generator
 from contextlib import closing
-from typing import Any, Protocol
+from typing import Any
 
 from astkit.progress import Bar
-from astkit.trainers.config import Budget
-from astkit.trainers.history import History, StepRecord
+from astkit.trainers.history import StepRecord
 
 PER_EPOCH = 10  # updates
 
 
-class ShownRun(Protocol):
-    """What is shown of a `Trainer`."""
-
-    budget: Budget
-    step: int
-    progress: float
-
-    @property
-    def epoch(self) -> int:
-        """The current epoch, counted from 0."""
-
-    @property
-    def history(self) -> History:
-        """The records of the run."""
-
-    def steps(self) -> Generator[StepRecord]:
-        """Train, and yield a record after each batch and epoch."""
-
-
 Show = Callable[[Any], None]
-"""Called with a run."""
+"""Called with a `Trainer`, as all functions here are."""
 
 
-def show_nothing(run: ShownRun) -> None:
+def show_nothing(run: Any) -> None:
     """Does nothing."""
 
 
-def state_of(run: ShownRun) -> str:
+def state_of(run: Any) -> str:
     """The current epoch and the latest loss known, such as "epoch 3/8, loss 0.123"."""
     words = f"epoch {run.epoch + 1}"
     if run.budget.epochs is not None:
@@ -53,7 +33,7 @@ def state_of(run: ShownRun) -> str:
     return words
 
 
-def follow(run: ShownRun, show: Show) -> Generator[StepRecord]:
+def follow(run: Any, show: Show) -> Generator[StepRecord]:
     """The records of ``run.steps()``; ``show`` is called `PER_EPOCH` times an epoch."""
     shown = 0
     with closing(run.steps()) as steps:
@@ -69,10 +49,10 @@ def follow(run: ShownRun, show: Show) -> Generator[StepRecord]:
 class TrainingBar(Bar):
     """Epoch, loss, batches a second and time left of a run."""
 
-    def __init__(self, run: ShownRun, shown: bool | None = None) -> None:
+    def __init__(self, run: Any, shown: bool | None = None) -> None:
         super().__init__(shown, unit="batch", initial=run.step, desc=state_of(run))
 
-    def show(self, run: ShownRun) -> None:
+    def show(self, run: Any) -> None:
         """Move to where ``run`` is."""
         if run.progress:
             self.total = round(run.step / run.progress)

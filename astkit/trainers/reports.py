@@ -84,12 +84,6 @@ class Reports:
             more = shown if shown and _is_live(observer) else {}
             observer.log(record.step, phase=record.phase, **record.metrics, **more)
 
-    def sync(self) -> None:
-        """Let observers with files write them, before a checkpoint."""
-        for observer in self.observers:
-            if hasattr(observer, "sync"):
-                observer.sync()
-
     def _stateful(self) -> Iterator[tuple[str, Any]]:
         """The observers with state, by class and number."""
         seen: Counter[str] = Counter()

@@ -150,7 +150,10 @@ class SampleBySampleTrainer(Trainer):
         for i in range(len(scores), len(rows)):
             score = self.score(gate, self._row(rows[i]))
             scores.append(score)
-            if math.isfinite(score) and _admits(gate, score):
+            if not math.isfinite(score):
+                continue
+            # at rate 1 there is no threshold
+            if gate.rate == 1 or bool(score > gate.controller.threshold(score[None], 0)):
                 return i
         return None
 
@@ -192,19 +195,10 @@ class RunningScore:
         return result
 
     def state_dict(self) -> dict[str, Any]:
-        return {
-            "reference": [] if self.reference is None else [self.reference],
-            "count": self.count,
-        }
+        return {"reference": self.reference, "count": self.count}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.count = state["count"]
-        self.reference = next(iter(state["reference"]), None)
-
-
-def _admits(gate: Gate, score: Tensor) -> bool:
-    # at rate 1 there is no threshold
-    return gate.rate == 1 or bool(score > gate.controller.threshold(score[None], 0))
+        self.count, self.reference = state["count"], state["reference"]
 
 
 def _rows(batch: Batch) -> list[Batch]:

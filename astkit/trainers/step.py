@@ -36,15 +36,12 @@ class StepResult(NamedTuple):
         if self.seen is not None and self.seen.known_losses is not None:
             rest = torch.ones(batch.rows, dtype=torch.bool, device=rows.device)
             rest[rows] = False
-            visits.append(visit_of(self.seen, rest.nonzero().squeeze(1), watching))
+            rows, known = rest.nonzero().squeeze(1), Predictions()
+            if watching:
+                known = predictions(self.seen.outputs, self.seen.targets).take(rows)
+            losses = self.seen.losses[rows.to(self.seen.losses.device)]
+            visits.append(Visit(_index(batch.index, rows), losses, *known[:3], trained=False))
         return [visit for visit in visits if len(visit.losses)]
-
-
-def visit_of(seen: Scored, rows: Tensor, watching: bool) -> Visit:
-    """A visit to ``rows`` that were only scored; with predictions if ``watching``."""
-    known = predictions(seen.outputs, seen.targets).take(rows) if watching else Predictions()
-    losses = seen.losses[rows.to(seen.losses.device)]
-    return Visit(_index(seen.index, rows), losses, *known[:3], trained=False)
 
 
 def _index(index: Tensor | None, rows: Tensor) -> Tensor | None:

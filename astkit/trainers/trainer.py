@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import asdict
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -41,7 +42,7 @@ from astkit.trainers.evaluation import (
     Validator,
     check_undivided,
 )
-from astkit.trainers.fingerprint import describe_run
+from astkit.trainers.fingerprint import describe_run, plain
 from astkit.trainers.first_batch import check_batch, check_rows_known, initialise
 from astkit.trainers.history import History, Observer, StepRecord
 from astkit.trainers.optimisation import Optimisation
@@ -296,7 +297,7 @@ class Trainer:
             if not self.model.training:
                 self.model.train()
             try:
-                if self.targets is None and self.batches.plans:
+                if self.targets is None and self.policy.plans:
                     self.find_targets()  # the first plan may depend on it
                 yield
             except GeneratorExit:  # iteration was stopped between two batches
@@ -316,13 +317,15 @@ class Trainer:
             cost = self._prepare(batch)
             device, process = self.batches.device, self.batches.process
             with rng.isolated(device, self.config.seed, "step", self.step, *process):
-                self.optimisation.set_lr(self.progress)
+                self.optimisation.rates.set(self.progress)
                 result = self.train_batch(batch, self.batches.weight())
                 if self.optimisation.watching:
                     result = result._replace(predictions=self.optimisation.take_predictions())
                 with self.ledger.phase("log"):
                     if self.policy.observes:
-                        self._inform(batch, result)
+                        self.policy.report(*result.visits(batch, self.optimisation.watching))
+                        if self.policy.chooses:  # the next batch may depend on it
+                            self.policy.exchange()
                     self._book(batch, result, cost)
         for watch in self.reports.watchers:
             watch(batch, result)
@@ -341,7 +344,7 @@ class Trainer:
                 batch = self.batches.next()
             if batch is not None:
                 return batch
-            if self.batches.complete:
+            if self.batches.epoch.complete:
                 return None
             with self.ledger.phase("plan"):
                 self.policy.exchange()
@@ -410,7 +413,7 @@ class Trainer:
             batch.x,
             batch.index,
             self.model,
-            criterion=self.optimisation.criterion,
+            criterion=self.policy.criterion or self.optimisation.criterion,
             forward=self.forward,
             count=self._count_pass,
         )
@@ -437,9 +440,9 @@ class Trainer:
         forward, source = partial(self.forward, self.model), self.batches.source
         with self.ledger.paused(), evaluating(self.model, self.device):
             self.targets = check_batch(forward, self.criterion, batch, source)
-        self.batches.tell(self.targets)
+        self.batches.epoch.classes = self.targets.classes
         if not self.targets.predicted:
-            self.optimisation.stop_watching()
+            self.optimisation.watching = False  # outputs tell no class
         return self.targets
 
     def check(self) -> None:
@@ -448,9 +451,9 @@ class Trainer:
         self._check_rows(batch)
         if batch.index is None:
             check_rows_known(self.policy)
-        plan = self.batches.first_plan()
-        if plan is not None:
-            self.policy.check(plan)
+        if self.policy.plans:
+            first = self.batches.source.order(0)
+            self.policy.check(self.batches.epoch.run_info(first, 0.0))
         if self.policy.chooses:
             with rng.isolated(self.device, self.config.seed, "check"):
                 self.policy.choose_from(self.scored(batch))
@@ -481,10 +484,6 @@ class Trainer:
     def _book(self, batch: Batch, result: StepResult, cost: BatchFlops) -> None:
         """Add what a step cost to the ledger."""
         rows, trained, chosen = batch.rows, len(result.losses), result.selection
-        padded = None
-        several = self.batches.processes > 1
-        if chosen is not None and (several or isinstance(chosen.measured_rate, Tensor)):
-            padded = chosen.padding
         share = self.batches.epoch.share or 1.0  # rows may be left of the round before
         passes = self.passes(trained)
         self.ledger.note(
@@ -493,7 +492,7 @@ class Trainer:
             skipped=rows - trained,
             passes=passes,
             overflowed=self.optimisation.take_lost(),
-            padded=padded,
+            padded=None if chosen is None else chosen.padding,
             dense=rows / share,
             dense_passes=(passes if rows == trained else self.passes(rows)) / share,
         )
@@ -503,23 +502,19 @@ class Trainer:
         self.ledger.flops.helper += self.policy.flops + outside
         self.policy.flops = 0.0
 
-    def _inform(self, batch: Batch, result: StepResult) -> None:
-        """Tell the policy the losses of a step."""
-        self.policy.report(*result.visits(batch, self.optimisation.watching))
-        if self.policy.chooses:  # the next batch may depend on it
-            self.policy.exchange()
-
     def _record(self, batch: Batch, result: StepResult) -> StepRecord:
         """Metrics of a step, with values that may be on the device."""
         losses, chosen = result.losses, result.selection
-        loss = losses.mean() if chosen is None else chosen.mean_loss(losses)
+        loss = losses.mean()
+        if chosen is not None:
+            loss = (losses * chosen.weight).sum() / chosen.total
         metrics = {
             "epoch": self.batches.epoch.number,
             "progress": self.progress,
             "loss": loss if len(losses) else None,
             "trained": len(losses),
             "seen": batch.rows,
-            "lr": self.optimisation.lr,
+            "lr": self.optimisation.rates.lr,
             "flops": self.ledger.flops.total,
             "flops_dense": self.ledger.flops_dense,
             "of_epoch": self.batches.of_epoch,
@@ -558,7 +553,7 @@ class Trainer:
 
     def report(self) -> None:
         """Send the records since the last report to the observers; waits for the device."""
-        self.optimisation.check()  # raises if a loss or gradient was not finite
+        self.optimisation.finite.read()  # raises if a loss or gradient was not finite
         if self.reports.unseen:
             self.ledger.settle()
             energy = self.ledger.energy()
@@ -668,17 +663,14 @@ class Trainer:
 
     def describe(self) -> dict[str, Any]:
         """What identifies the run, as plain values; another one is not resumed."""
-        return describe_run(
-            type(self).__name__,
-            self.optimisation,
-            self.budget,
-            self.policy,
-            self.batches,
-            self.validator,
-            flops=self.costs.flops,
-            replay=self.steering.replay,
-            update=getattr(self, "update", None),
-        )
+        return {
+            "trainer": type(self).__name__,
+            "update": getattr(self, "update", None),
+            "budget": asdict(self.budget),
+            "flops": plain(self.costs.flops),
+            "replay": plain(self.steering.replay),
+            **describe_run(self.optimisation, self.policy, self.batches, self.validator),
+        }
 
     def _save(self) -> Path | None:
         """Save the current state, unless it is saved already; returns the folder."""
@@ -689,7 +681,6 @@ class Trainer:
             self.policy.exchange()
             self.report()
             self.ledger.pool()
-            self.reports.sync()
             state = {**self.optimisation.weights(), "trainer": self.state_dict()}
             self.saves.write(state, place)
         return self.saves.folder

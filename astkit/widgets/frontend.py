@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Literal
 
-
-def kernel() -> Any | None:
-    """The IPython kernel that runs this code; ``None`` outside notebooks."""
-    ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython is not None else None
-    return getattr(shell, "kernel", None)
+from astkit.progress import kernel
 
 
 def mode(live: bool | None = None) -> Literal["off", "headless", "ask"]:

@@ -11,7 +11,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from astkit import files
@@ -22,22 +22,6 @@ LOOK_S = 0.02  # between two looks whether a paused run goes on
 
 RUNNING: WeakKeyDictionary[Any, Run] = WeakKeyDictionary()
 """The runs that train, by trainer."""
-
-
-class Shown(Protocol):
-    """What shows a run, see `Screen`."""
-
-    pictures: bool
-    started: float
-
-    def follow(self, now: bool = False) -> None:
-        """Show what is new, if it is time to, or ``now``."""
-
-    def expect(self) -> None:
-        """The kernel can hear the front end from now on."""
-
-    def end(self) -> None:
-        """Show how the run ended."""
 
 
 class Run:
@@ -80,8 +64,8 @@ class Run:
         """End the run after the current batch."""
         self._stopped = True
 
-    def drive(self, screen: Shown | None = None) -> None:
-        """Train to the end; ``screen`` is kept up to date. Raises what training raises."""
+    def drive(self, screen: Any = None) -> None:
+        """Train to the end, shown by a `Screen` if there is one. Raises what training raises."""
         with self._training(screen), deferred_interrupt() as interrupted:
             with closing(self.trainer.steps()) as steps:
                 for _ in steps:
@@ -92,8 +76,8 @@ class Run:
             self._interrupted = interrupted()
         self.wait()
 
-    def begin(self, screen: Shown, pace: float | None = None) -> None:
-        """Train as a task of the running event loop, a batch at a time.
+    def begin(self, screen: Any, pace: float | None = None) -> None:
+        """Train as a task of the running event loop, a batch at a time, shown by a `Screen`.
 
         ``pace``: maximum batches per second while controls are shown.
         """
@@ -114,7 +98,7 @@ class Run:
         RUNNING[self.trainer] = self
         self._task = asyncio.get_running_loop().create_task(self._train(screen, pace, cells))
 
-    async def _train(self, screen: Shown, pace: float | None, cells: ExitStack) -> None:
+    async def _train(self, screen: Any, pace: float | None, cells: ExitStack) -> None:
         with cells, self._training(screen):
             await self._turn(screen, 0.0)
             with closing(self.trainer.steps()) as steps:
@@ -126,7 +110,7 @@ class Run:
                     if self._over():
                         break
 
-    async def _turn(self, screen: Shown, seconds: float) -> None:
+    async def _turn(self, screen: Any, seconds: float) -> None:
         """Leave the event loop to others; wait while the run is paused or a cell runs."""
         main = threading.current_thread() is threading.main_thread()
         if main and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # between two cells
@@ -154,7 +138,7 @@ class Run:
         return self._stopped or self._interrupted
 
     @contextmanager
-    def _training(self, screen: Shown | None) -> Iterator[None]:
+    def _training(self, screen: Any) -> Iterator[None]:
         """Keep how the block ended, and show it; errors are raised by `wait`."""
         RUNNING[self.trainer] = self
         self.status = "running"

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from astkit.gating import Gate
-from astkit.names import REGISTRIES, resolve
+from astkit.names import REGISTRIES, registered
 from astkit.widgets.board import LiveBoard
 from astkit.widgets.run import Run
 
@@ -174,14 +174,13 @@ class Screen:
             return None
         requested = self.run.trainer.steering.requested
         controller, names = gate.controller, sorted(REGISTRIES["controller"])
-        own = (name for name in names if type(controller) is resolve("controller", name))
         gains = [
             (name, requested.get(name, getattr(controller, name))) for name in controller.gains
         ]
         return {
             "rate": requested.get("rate", gate.rate),
             "least": min(0.01, gate.rate),
-            "controller": requested.get("controller", next(own, type(controller).__name__)),
+            "controller": requested.get("controller", registered("controller", type(controller))),
             "controllers": names,
             "gains": [[n, v] for n, v in gains if isinstance(v, int | float) and v > 0],
         }

@@ -42,7 +42,8 @@ def decisions(table: pd.DataFrame) -> Picture:
             axis.plot(shown["gain"].iloc[place], place, "s", color=INK, zorder=3, label="chosen")
     axis.axvline(0, color=SOFT, linewidth=0.8)
     axis.set(yticks=places, yticklabels=shown["decision"])
-    axis.set_xlabel(f"gain over the old rows, {_unit(table)}, with 95 % intervals")
+    unit = str(table["unit"].iloc[0]) if len(table) else ""
+    axis.set_xlabel(f"gain over the old rows, {unit}, with 95 % intervals")
     axis.set_xlim(left=max(axis.get_xlim()[0], FAR))
     for place, gain in enumerate(shown["gain"]):
         if gain < FAR:
@@ -51,7 +52,3 @@ def decisions(table: pd.DataFrame) -> Picture:
     if len(shown):
         axis.legend(loc="lower right", frameon=False)
     return figure
-
-
-def _unit(table: pd.DataFrame) -> str:
-    return str(table["unit"].iloc[0]) if len(table) else ""

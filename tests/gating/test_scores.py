@@ -257,11 +257,11 @@ def test_an_unknown_name_is_refused_in_one_sentence(text: str) -> None:
 
 def test_a_negative_loss_is_refused_where_losses_are_divided() -> None:
     random = torch.Generator().manual_seed(0)
-    batch = torch.randn(4, 5, generator=random), torch.arange(4), torch.rand(4, 12)
+    x, y = torch.randn(4, 5, generator=random), torch.arange(4)
     for score in ("loss_and_contrast", "loss_contrast_constant"):
         likelihood = Gate(score=score, criterion=lambda outputs, targets: outputs[:, 0] - 9)
         with pytest.raises(ValueError, match=r"a loss is negative, but this score divides losses"):
-            likelihood.significance(*batch)
+            likelihood(torch.nn.Identity(), x, y)
 
 
 # --- memories ------------------------------------------------------------------------------------

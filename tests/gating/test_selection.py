@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from astkit import RandomSubset
 from astkit.datasets.batch import Batch
 from astkit.gating import Policy, RunInfo, Scored, Selection, evaluating
-from astkit.gating.selection import predictions
+from astkit.gating.selection import check_selection, predictions
 
 numbers = st.floats(0.01, 10)
 
@@ -134,8 +134,9 @@ CHECKED: dict[str, tuple[dict[str, Any], str]] = {
 
 def test_what_cannot_be_selected_is_refused() -> None:
     for options, words in CHECKED.values():
+        chosen = Selection(**{"index": torch.tensor([0, 4]), **options})
         with pytest.raises(ValueError, match=f"^RandomSubset .*{words}") as caught:
-            Selection(**{"index": torch.tensor([0, 4]), **options}).check(5, RandomSubset(0.5))
+            check_selection(chosen, 5, RandomSubset(0.5))
         assert "\n" not in str(caught.value)
 
 
@@ -217,23 +218,18 @@ def test_outputs_that_are_known_are_not_computed() -> None:
     )
 
 
-def test_a_pass_of_ones_own_and_a_part_of_the_rows() -> None:
+def test_a_pass_of_ones_own_and_a_selection_of_rows() -> None:
     def run(model: nn.Module, batch: Batch) -> Any:
         assert not torch.is_grad_enabled()
         return {"logits": 2 * batch.x[:, :3]}
 
     batch = Scored(None, {"labels": Y}, {"x": X}, torch.arange(8) + 10, Counted())
-    part = batch.take(torch.tensor([5, 0]))
-    assert part.index is not None
-    assert (part.index.tolist(), part.rows, part.evaluated) == ([15, 10], 2, False)
-    assert part.inputs["x"].equal(X[[5, 0]])
     chosen = batch.select(torch.tensor([5, 0]))
     assert (chosen.candidates, chosen.measured_rate) == (8, 2 / 8)
     assert chosen.weight.tolist() == [1.0, 1.0]
     own = Scored(None, Y, X, None, Counted(), forward=run)
     expected = F.cross_entropy(2 * X[:, :3], Y, reduction="none")
     assert own.score().losses.equal(expected)
-    assert own.take(torch.tensor([3])).score().losses.equal(expected[3:4])
 
 
 def test_a_second_model_is_scored_and_counted() -> None:

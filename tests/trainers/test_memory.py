@@ -98,7 +98,7 @@ def test_memory_may_run_out_anywhere_in_a_batch(call: int) -> None:
     torch.testing.assert_close(grads(short.model), grads(enough.model), rtol=0, atol=1e-12)
     tally: Any = short.model.tally
     torch.testing.assert_close(tally.grad, 2 * batch[2], rtol=0, atol=1e-14)
-    assert (short.passes.micro_batch, short.pending) == (4, 2)
+    assert (short.passes.micro_batch, short.accumulated.pending) == (4, 2)
 
 
 def test_a_row_that_does_not_fit_alone_is_an_error() -> None:

@@ -132,7 +132,7 @@ def test_it_does_not_matter_how_rows_are_split(
         else:
             work.end_batch()  # as for a gate that chose nothing
     torch.testing.assert_close(list(model.parameters()), expected, rtol=0, atol=1e-12)
-    assert work.pending == 0
+    assert work.accumulated.pending == 0
 
 
 def test_rows_without_weight_change_nothing(difference: Any, unchanged: Any) -> None:
@@ -278,7 +278,7 @@ def test_an_overflow_skips_the_step_and_nothing_else(
             overflowing.on = False
         assert same(before, copy.deepcopy(work.weights())) == (number == 2)
         assert work.take_lost() == (10 if number == 2 else 0)
-    assert (work.steps, work.skipped, work.pending) == (3, 1, 0)
+    assert (work.steps, work.skipped, work.accumulated.pending) == (3, 1, 0)
     # the step after it is as if nothing had been
     twin = learner()
     for x, y, _ in (rows[0], rows[1], rows[3]):
@@ -391,7 +391,7 @@ def test_on_a_device_a_flag_keeps_the_weights_until_somebody_asks(
     work = flagged(monkeypatch, made(network(torch.float32), clip_norm=clip_norm))
     rows = list(batches(torch.float32, number=4))
     train(work, *rows[0])
-    work.check()
+    work.finite.read()
     state, before = work.state_dict(), copy.deepcopy(work.weights())
     x, y, _ = rows[1]
     overflowing = Overflowing(work.model[0].weight)
@@ -404,10 +404,10 @@ def test_on_a_device_a_flag_keeps_the_weights_until_somebody_asks(
     assert same(copy.deepcopy(work.weights()), before)
     for _ in range(2):
         with pytest.raises(FloatingPointError, match="loss or the gradient became not finite"):
-            work.check()
+            work.finite.read()
     work.load_state_dict(state)  # which lowers the flag
     train(work, *rows[2])
-    work.check()
+    work.finite.read()
     assert not same(copy.deepcopy(work.weights()), before)
 
 
@@ -580,8 +580,8 @@ def test_a_factor_of_the_rates_leaves_those_of_the_optimizer_as_they_were() -> N
     schedule = StepLR(optimizer, 100)
     own = Optimisation(model, TrainConfig(), cross_entropy_rows, optimizer, schedule, lr_scale=3.0)
     for _ in range(2):
-        own.set_lr(0.5)
-        assert own.lr == pytest.approx(0.3)
+        own.rates.set(0.5)
+        assert own.rates.lr == pytest.approx(0.3)
         own.train(Batch(torch.arange(2), torch.ones(2, 4), torch.zeros(2).long()))
     own.release()
     assert optimizer.param_groups[0]["lr"] == pytest.approx(0.1)

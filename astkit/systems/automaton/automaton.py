@@ -74,7 +74,8 @@ class LogicCAConfig:
     seed: int = 23
 
     def __post_init__(self) -> None:
-        check_grid(self.boundary, self.fire_rate)
+        check_choice("boundary", self.boundary, get_args(Boundary))
+        check_number("fire_rate", self.fire_rate)
         if self.kernel_layers[0] != len(NEIGHBOURS) or self.update_layers[-1] != self.channels:
             raise ValueError(
                 f"kernel_layers is {self.kernel_layers} and update_layers {self.update_layers}:"
@@ -105,12 +106,6 @@ class LogicCAConfig:
         """Gates evaluated per cell and step: every kernel perceives each channel."""
         perception, update = self.gates
         return self.channels * perception + update
-
-
-def check_grid(boundary: object, fire_rate: object) -> None:
-    """Raise ``ValueError`` for a boundary that is unknown, or a share outside (0, 1]."""
-    check_choice("boundary", boundary, get_args(Boundary))
-    check_number("fire_rate", fire_rate)
 
 
 def check_rollout(
