@@ -203,7 +203,7 @@ def test_seconds_are_those_of_training_alone(monkeypatch: pytest.MonkeyPatch, li
 
 def test_exactly_one_positive_finite_limit_is_wanted() -> None:
     for limits in ({}, {"epochs": 1, "flops": 1}, {"epochs": 1, "steps": 1, "seconds": 1}):
-        with pytest.raises(ValueError, match="give exactly one of epochs, steps, flops and sec"):
+        with pytest.raises(ValueError, match="give exactly one of epochs, steps, flops, sec"):
             Budget(**limits)
     for name in ("epochs", "steps", "flops", "seconds"):
         for limit in (0, -0.5, math.nan, math.inf, -math.inf, "3", True):
