@@ -229,7 +229,7 @@ class Sides:
             first, place, counts = distinct(hashes[side])
             known = (hashes[side] != 0) & ~torch.isin(hashes[side], hashes[1 - side])
             united = torch.where(known & (counts[place] > 1), own[first][place], own)
-            units.append(distinct(united)[1])
+            units.append(united.unique(return_inverse=True)[1])  # dates stay in their order
         share = (1 + int(units[2].max())) / (1 + int(self.judged.max()))
         self.units, self.judged = (units[0], units[1]), units[2]
         if not self.apart and share < 0.5:
