@@ -260,9 +260,9 @@ class Classifier:
         own = None if labels is None else labels[0 if rows is self.sides.old else 1][which].numpy()
         if rows.kind == TABLE:
             x = x if self.compared is None else x[:, self.compared]
-            targets = rows.targets(which)
             if own is not None:
                 return np.column_stack([x, own]).astype(np.float32)
+            targets = rows.targets(which) if self.sides.has_targets else None
             if targets is not None and not targets.is_complex():
                 return np.column_stack([x, numbers(targets)[:, :OUTPUTS]]).astype(np.float32)
         elif rows.of_model and own is not None and labels is not None:

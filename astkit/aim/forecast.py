@@ -268,7 +268,7 @@ def _foretell(
             )
         return Forecast(OLD, f"forecast: train on the old rows: {alike}")
     proxy = proxy_of(sides)
-    if proxy is None and not train_on_target and not _has_targets(sides):
+    if proxy is None and not train_on_target and not sides.has_targets:
         return carried_out(
             sides,
             WEIGHTED,
@@ -301,11 +301,6 @@ def _foretell(
         for each in found
     ]
     return replace(carried_out(sides, decision, sentence, weights_of), lines=lines)
-
-
-def _has_targets(sides: Sides) -> bool:
-    first = torch.zeros(1, dtype=torch.int64)
-    return all(side.targets(first) is not None for side in (sides.old, sides.target))
 
 
 def _doubted(chosen: Judgement, judge: Judge, trees: Trees) -> bool:

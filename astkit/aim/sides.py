@@ -149,6 +149,12 @@ class Sides:
         place = torch.cat([old, target]).unique(return_inverse=True)[1]
         return place[: len(old)], place[len(old) :]
 
+    @cached_property
+    def has_targets(self) -> bool:
+        """Whether the rows of both sides have targets."""
+        first = torch.zeros(1, dtype=torch.int64)
+        return all(rows.targets(first) is not None for rows in (self.old, self.target))
+
     @property
     def sampled(self) -> int:
         """How many old rows estimators are fitted to."""

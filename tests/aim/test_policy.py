@@ -8,6 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from astkit.aim.estimators import least_fit
+from astkit.aim.features import Rows
+from astkit.aim.gains import ExpectedGain
+from astkit.aim.pair import Pair
+from astkit.aim.ratio import input_ratio
 from scipy import signal
 from threadpoolctl import threadpool_info, threadpool_limits
 from torch import Tensor
@@ -16,12 +21,7 @@ from torch.utils.data import TensorDataset
 from astkit import RunInfo, rng
 from astkit.aim import pair as pairing
 from astkit.aim import policy as aim
-from astkit.aim.estimators import least_fit
-from astkit.aim.features import Rows
-from astkit.aim.gains import ExpectedGain
-from astkit.aim.pair import Pair
 from astkit.aim.policy import Aim
-from astkit.aim.ratio import input_ratio
 from astkit.gating import as_policy
 from astkit.gating.policies.draws import draw_systematic
 from tests.datasets.transformed import Transformed, dimmed, noise

@@ -8,13 +8,13 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
+from astkit.aim.features import Rows
+from astkit.aim.gains import PRIOR, ExpectedGain
+from astkit.aim.pair import Pair
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from astkit.aim import gains
-from astkit.aim.features import Rows
-from astkit.aim.gains import PRIOR, ExpectedGain
-from astkit.aim.pair import Pair
 
 
 def pair(train: TensorDataset, target: TensorDataset) -> Pair:
