@@ -180,8 +180,10 @@ class Rows:
         Where it is not known, whole numbers are if they do not look like classes, and several of a
         row if each is 0 or 1.
         """
+        if targets.is_complex():
+            return False
         if targets.is_floating_point() or self._classes is False:
-            return not targets.is_complex()
+            return True
         if self._classes or self.labels is not None:
             return False
         several = targets.numel() > len(targets)

@@ -1,106 +1,125 @@
-"""Forecasts: their proxies, their errors, and when they say that they cannot tell."""
+"""Quick models equal literal ones, and which is used follows from the data."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from astkit.aim.features import Rows
-from astkit.aim.gains import PRIOR, ExpectedGain
-from astkit.aim.pair import Pair
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
-from astkit.aim import gains
+from astkit.aim import proxies
+from astkit.aim.proxies import Head, Linear, NGrams, Trees, proxy_of
+from tests import build
+from tests.aim.pairs import sides, sides_of_data
+
+RANDOM = torch.Generator().manual_seed(0)
+CLASSES = torch.arange(300) % 3
+X = torch.randn(300, 20, generator=RANDOM)
+X[:, 0] += 2 * CLASSES
+IMAGES = torch.randn(300, 1, 8, 8, generator=RANDOM) + CLASSES[:, None, None, None]
+TOKENS = (torch.randint(0, 9, (300, 1), generator=RANDOM) + 2 * torch.arange(8)) % 9
+NUMBERS = X.sum(1, keepdim=True)
+MANY = X[:, :1] + torch.randn(300, 60, generator=RANDOM)
 
 
-def pair(train: TensorDataset, target: TensorDataset) -> Pair:
-    return Pair(Rows(train), Rows(target))
+def proxy(x: Tensor, y: Tensor, **options: Any) -> Any:
+    """That of the first 200 rows beside the others."""
+    return proxy_of(sides(x[:200], x[200:], y[:200], y[200:], **options))
 
 
-def test_a_forecast_is_one_sentence() -> None:
-    said = ExpectedGain(9.04, 0.75, "points", 1.0, seconds=14.2).sentence
-    assert said == "forecast: +9.0 +- 1.5 points from choosing by the target; 14 s"
-    unsure = ExpectedGain(0.4, 0.9, "points", 0.0, seconds=2.0).sentence
-    assert unsure == "forecast: cannot tell, +0.4 +- 1.8 points; 2 s"
-    bits = ExpectedGain(0.363, 0.01, "bits a token", 1.0, seconds=9.0).sentence
-    assert bits == "forecast: +0.36 +- 0.02 bits a token from choosing by the target; 9 s"
-    assert ExpectedGain(0, 0, "", 0.0, "nothing", 2.0).sentence == "forecast: nothing; 2 s"
+@pytest.mark.parametrize(
+    ("x", "y", "kind", "name", "unit"),
+    [
+        (X, NUMBERS, Trees, "boosted trees", "% of the RMSE"),
+        (X, CLASSES, Trees, "boosted trees", "points"),
+        (X, NUMBERS.repeat(1, 6), Trees, "boosted trees", "% of the RMSE"),
+        (X, MANY, Linear, "a linear model", "% of the RMSE"),
+        (IMAGES, CLASSES, Head, "a head on features", "points"),
+        (IMAGES, NUMBERS, Head, "a head on features", "% of the RMSE"),
+        (TOKENS, TOKENS, NGrams, "an n-gram model", "bits a token"),
+        (TOKENS, CLASSES, Head, "a head on features", "points"),
+    ],
+)
+def test_the_proxy_follows_from_the_data(
+    x: Tensor, y: Tensor, kind: type, name: str, unit: str
+) -> None:
+    found = proxy(x, y)
+    assert type(found) is kind
+    assert (found.name, found.unit) == (name, unit)
 
 
-def test_a_gain_is_paired_and_that_of_an_rmse_relative() -> None:
-    random = np.random.default_rng(0)
-    dense, noise = 100.0 * (random.random(400) < 0.4), random.random(400)
-    chosen = np.where(noise < 0.1, 0.0, dense)
-    found, error = gains.gain(dense, chosen, "points", np.arange(400))
-    assert found == pytest.approx((dense - chosen).mean())
-    assert error == pytest.approx((dense - chosen).std(ddof=1) / 20)
-    squares = random.random((2, 300)) * [[4.0], [1.0]]
-    found, error = gains.gain(*squares, "% of the RMSE", np.arange(300))
-    assert found == pytest.approx(100 * (1 - (squares[1].mean() / squares[0].mean()) ** 0.5))
-    draws = []
-    for _ in range(2000):  # bootstrap
-        rows = random.integers(0, 300, 300)
-        draws.append(gains.gain(*squares[:, rows], "% of the RMSE", np.arange(300))[0])
-    assert error == pytest.approx(np.std(draws), rel=0.1)
-    groups = random.permutation(np.arange(400) % 20)  # 20 rows each: the error is that of 20 means
-    means = np.array([(dense - chosen)[groups == each].mean() for each in range(20)])
-    _, error = gains.gain(dense, chosen, "points", groups)
-    assert error == pytest.approx(means.std(ddof=1) / 20**0.5)
-    assert gains.gain(dense, chosen, "points", 0 * groups)[1] == np.inf
+@pytest.mark.parametrize(
+    "y",
+    [
+        torch.randint(0, 9, (300, 5)),  # may be five classes or five counts
+        torch.randn(300, 80),
+        torch.randint(0, 5, (300, 9, 9)),  # as of pixels
+        torch.randn(300, 1, dtype=torch.complex64),
+    ],
+)
+def test_there_is_no_proxy_of_other_targets(y: Tensor) -> None:
+    assert proxy(X, y) is None
 
 
-def regression(rows: int, seed: int, wrong: float, outputs: int = 1) -> TensorDataset:
-    """A law, and for a share of the rows another one; the same for several outputs."""
-    random = torch.Generator().manual_seed(seed)
-    x = torch.randn(rows, 2, generator=random)
-    sign = 1 - 2 * (torch.arange(rows) < wrong * rows).float()
-    return TensorDataset(
-        x, (x.sum(1) * sign + 0.3 * torch.randn(rows, generator=random))[:, None].repeat(1, outputs)
-    )
+def test_there_is_no_proxy_without_targets_nor_of_columns_beside_tokens() -> None:
+    assert proxy_of(sides(X[:200], X[200:])) is None
+    assert proxy(TOKENS, TOKENS[:, :5]) is None
+    assert proxy(X, X[:, :3].long(), classes=False).unit == "% of the RMSE"
 
 
-@pytest.mark.parametrize("outputs", [1, 3, 6])
-def test_weights_that_help_are_taken_and_others_are_not(outputs: int) -> None:
-    """The half of the target that shapes weights is never the one that judges them."""
-    two = pair(regression(400, 0, 0.5, outputs), regression(200, 1, 0.0, outputs))
-    asked: list[Tensor] = []
-
-    def right(of_target: Tensor, rows: Tensor) -> Tensor:
-        asked.append(of_target)
-        return (rows >= 200).double() + 1e-3
-
-    gain, error, unit, power = gains.best_power(two, right)[:4]
-    assert (power, unit) == (1.0, "% of the RMSE")
-    assert gain > 50
-    assert gain > 10 * error
-    assert torch.cat(asked).sort().values.equal(torch.arange(200))
-
-    def useless(of_target: Tensor, rows: Tensor) -> Tensor:
-        random = torch.Generator().manual_seed(len(rows))
-        return torch.rand(len(rows), generator=random, dtype=torch.float64) + 0.5
-
-    gain, error, _, power = gains.best_power(two, useless)[:4]
-    assert power == 0
-    assert abs(gain) < 3 * error + 2
+CASES = {
+    "trees": (X, NUMBERS, -NUMBERS),
+    "trees of classes": (X, CLASSES, 2 - CLASSES),
+    "linear": (X, MANY, -MANY),
+    "head": (IMAGES, CLASSES, 2 - CLASSES),
+    "n-grams": (TOKENS[:, :-1], TOKENS[:, 1:], TOKENS[:, 1:].flip(1)),
+}
 
 
-def test_classes_are_judged_by_accuracy_and_other_targets_not() -> None:
-    random = torch.Generator().manual_seed(0)
-    y = torch.arange(300) % 3
-    data = TensorDataset(y[:, None] + 0.1 * torch.randn(300, 2, generator=random), y)
+@pytest.mark.parametrize("case", CASES)
+def test_rows_of_weight_zero_leave_no_trace(case: str) -> None:
+    """Whatever their inputs and targets are."""
+    x, y, others = CASES[case]
+    found = []
+    for changed in (False, True):
+        inputs, targets = x.clone(), y.clone()
+        if changed:
+            inputs[100:200], targets[100:200] = x[:100].flip(0), others[100:200]
+        made = proxy(inputs, targets)
+        weights = np.append((made.sides.sample < 100).double().numpy(), np.zeros(100))
+        weights[200:250] = 2.0
+        found.append(made.losses(weights, np.arange(50, 100)))
+    assert found[0].tolist() == pytest.approx(found[1].tolist())
+    assert len(found[0]) == 50
 
-    def flat(of_target: Tensor, rows: Tensor) -> Tensor:
-        return torch.ones(len(rows), dtype=torch.float64)
 
-    assert gains.best_power(pair(data, data), flat) == ExpectedGain(0.0, 0.0, "points", 0.0)
-    data.tensors[0][::50, 0] = torch.nan  # a missing value of three classes, in a table
-    assert gains.best_power(pair(data, data), flat).unit == "points"
-    bare = TensorDataset(torch.rand(60, 2))
-    assert gains.best_power(pair(bare, bare), flat)[:4] == (0.0, 0.0, "", 1.0)
+@pytest.mark.parametrize("case", CASES)
+def test_the_more_rows_of_the_target_weigh_the_better_it_is_known(case: str) -> None:
+    """Old rows follow another law; only the share of all weights counts."""
+    x, y, others = CASES[case]
+    made, judged = proxy(x, torch.cat([others[:200], y[200:]])), np.arange(50)
+    weights = np.repeat([1.0, 0.0, 1.0], [200, 50, 50])
+    once = made.losses(weights, judged)
+    assert made.losses(10 * weights, judged).tolist() == pytest.approx(once.tolist())
+    weights[250:] = 50.0
+    assert made.losses(weights, judged).mean() < once.mean()
+
+
+def test_classes_are_judged_by_accuracy_also_where_a_value_is_missing() -> None:
+    data = build.rows(300, 2)
+    data.tensors[0][::50, 0] = torch.nan
+    made = proxy(*data.tensors)
+    found = made.losses(np.ones(300), np.arange(100))
+    assert set(found) <= {0.0, 100.0}
+    assert found.mean() < 20
+    one = (data.tensors[1][made.sides.sample] == 1).double().numpy()
+    alone = made.losses(np.append(one, np.zeros(100)), np.arange(100))  # fitted to one class
+    assert alone.tolist() == (100.0 * (data.tensors[1][200:] != 1)).tolist()
 
 
 WHOLE = {
@@ -113,43 +132,36 @@ WHOLE = {
 
 @pytest.mark.parametrize("form", WHOLE)
 def test_whole_numbers_are_judged_as_decimals_are(form: str) -> None:
-    """Rows of another law are left out, as where the same numbers are decimals."""
-    (x, y), (z, w) = (regression(*each).tensors for each in ((400, 0, 0.5), (200, 1, 0.0)))
-
-    def right(of_target: Tensor, rows: Tensor) -> Tensor:
-        return (rows >= 200).double() + 1e-3
-
-    found = []
-    for change in (lambda y: y, Tensor.float):
-        given = [(x, change(WHOLE[form](y))), (z, change(WHOLE[form](w)))]
-        found.append(gains.best_power(pair(*(TensorDataset(*part) for part in given)), right))
+    y = WHOLE[form](NUMBERS)
+    whole, decimal = proxy(X, y), proxy(X, y.float())
+    assert whole.unit == decimal.unit == "% of the RMSE"
+    weights = np.linspace(1, 2, 300)
+    found = [each.losses(weights, np.arange(100)).tolist() for each in (whole, decimal)]
     assert found[0] == found[1]
-    assert (found[0].unit, found[0].power) == ("% of the RMSE", 1.0)
 
 
-def test_targets_that_no_proxy_knows_are_no_reason_to_choose() -> None:
-    random = torch.Generator().manual_seed(0)
-    x = torch.randn(300, 4, generator=random)
-    for y in (
-        torch.randint(0, 9, (300, 5), generator=random),  # may be five classes or five counts
-        torch.randn(300, 80, generator=random),
-        torch.randint(0, 5, (300, 9, 9), generator=random),  # as of pixels
-    ):
-        found = gains.best_power(pair_of(x, y, 100), lambda of_target, rows: 1.0 + rows.double())
-        assert (found.power, found.unit) == (0.0, "")
-        assert "no proxy knows such targets" in found.reason
-    assert gains.best_power(
-        Pair(*(Rows(TensorDataset(x, x[:, :3].long()), classes=False) for _ in range(2))),
-        lambda of_target, rows: torch.ones(len(rows), dtype=torch.float64),
-    ).unit
+def test_a_linear_model_equals_a_literal_ridge_regression() -> None:
+    made = proxy(X, MANY)
+    assert isinstance(made, Linear)
+    weights = np.random.default_rng(0).random(300)
+    order = torch.cat([made.sides.sample, torch.arange(200, 300)])
+    x, y = X[order].double().numpy(), MANY[order].double().numpy()
+    own = weights / weights.mean()
+    a = (x - x.mean(0)) / x.std(0)
+    means = [np.average(part, 0, own) for part in (a, y)]
+    centred = a - means[0]
+    slope = np.linalg.solve(
+        (centred.T * own) @ centred + np.eye(20), (centred.T * own) @ (y - means[1])
+    )
+    expected = ((centred[200:] @ slope + means[1] - y[200:]) ** 2).mean(1)
+    assert made.losses(weights, np.arange(100)).tolist() == pytest.approx(expected, rel=1e-3)
 
 
 def test_the_model_of_tokens_equals_a_literal_one() -> None:
     random = torch.Generator().manual_seed(0)
-    train, held = (torch.randint(0, 5, (n, 7), generator=random) for n in (40, 15))
+    old, target = (torch.randint(0, 5, (n, 7), generator=random) for n in (40, 15))
     weights = torch.rand(40, generator=random, dtype=torch.float64).numpy()
-    data, target = (TensorDataset(part[:, :-1], part[:, 1:]) for part in (train, held))
-    fit = gains._language_model(pair(data, target), torch.arange(40), train[:, 1:])
+    data = [TensorDataset(part[:, :-1], part[:, 1:]) for part in (old, target)]
     seen: list[Counter[tuple[int, ...]]] = [Counter(), Counter(), Counter()]
     followed: list[Counter[tuple[int, ...]]] = [Counter(), Counter(), Counter()]
 
@@ -158,53 +170,40 @@ def test_the_model_of_tokens_equals_a_literal_one() -> None:
         padded = [0, *row]
         return [(), (padded[place + 1],), (padded[place + 1], padded[place])]
 
-    for row, weight in zip(train.tolist(), weights / weights.mean(), strict=True):
+    for row, weight in zip(old.tolist(), weights / weights.mean(), strict=True):
         for place in range(6):
             for order, context in enumerate(contexts(row, place)):
                 seen[order][context] += weight
                 followed[order][(*context, row[place + 1])] += weight
     expected = []
-    for row in held.tolist():
+    for row in target.tolist():
         bits = 0.0
         for place in range(6):
             p = 1 / 5
             for order, context in enumerate(contexts(row, place)):
                 count = followed[order][(*context, row[place + 1])]
-                p = (count + PRIOR * p) / (seen[order][context] + PRIOR)
+                p = (count + proxies.PRIOR * p) / (seen[order][context] + proxies.PRIOR)
             bits -= math.log2(p) / 6
         expected.append(bits)
-    assert fit(weights).tolist() == pytest.approx(expected)
-    labelled = pair(*(TensorDataset(part, part) for part in (train, held)))  # as in transformers
-    fit = gains._language_model(labelled, torch.arange(40), train)
-    assert fit(weights).tolist() == pytest.approx(expected)
-
-
-def pair_of(x: Tensor, y: Tensor, of_target: int) -> Pair:
-    """The last ``of_target`` rows as target of the others."""
-    parts = [
-        TensorDataset(x[rows], y[rows]) for rows in (slice(-of_target), slice(-of_target, None))
-    ]
-    return Pair(*map(Rows, parts))
+    labelled = [TensorDataset(part, part) for part in (old, target)]  # as in transformers
+    for parts in (data, labelled):
+        made = proxy_of(sides_of_data(*parts))
+        assert isinstance(made, NGrams)
+        own = np.append(weights[made.sides.sample], np.zeros(15))
+        assert made.losses(own, np.arange(15)).tolist() == pytest.approx(expected)
 
 
 def test_ignored_tokens_do_not_count() -> None:
-    random = torch.Generator().manual_seed(0)
-    x = torch.randint(0, 9, (300, 8), generator=random)
-    y = torch.randint(0, 9, (300, 8), generator=random)
+    y = torch.randint(0, 9, (300, 8), generator=torch.Generator().manual_seed(1))
     y[:, 3:] = -100
-    losses = []
-    for inputs, targets in ((x, y), (x[:, :3], y[:, :3])):
-        pair = pair_of(inputs, targets, 100)
-        fit = gains._language_model(pair, torch.arange(200), targets[:200])
-        losses.append(fit(np.ones(200)))
+    losses = [
+        proxy(inputs, targets).losses(np.ones(300), np.arange(100))
+        for inputs, targets in ((TOKENS, y), (TOKENS[:, :3], y[:, :3]))
+    ]
     assert losses[0] == pytest.approx(losses[1])
 
 
-def test_a_column_of_integers_beside_tokens_is_no_text() -> None:
-    x = torch.randint(0, 9, (300, 8), generator=torch.Generator().manual_seed(0))
-    found = gains.proxy_of(pair_of(x, x[:, :5], 100), torch.arange(200))
-    assert found is None
-
-
-def test_nothing_can_be_gained_where_no_error_is_left() -> None:
-    assert gains.gain(np.zeros(9), np.zeros(9), "% of the RMSE", np.arange(9)) == (0.0, 0.0)
+def test_trees_are_fitted_to_a_column_without_a_value() -> None:
+    x = X.clone()
+    x[:, 1] = torch.nan
+    assert np.isfinite(proxy(x, NUMBERS).losses(np.ones(300), np.arange(100))).all()
