@@ -48,7 +48,6 @@ class Sides:
         forward: whether the target's rows are in order, so that folds go forward.
         worth: independent rows that the target is worth.
         notes: what was found of this, as parts of a sentence.
-        sample: the old rows that estimators are fitted to, unit by unit in random order.
         flops: of estimators fitted so far.
 
     Raises ``ValueError`` for data of different kinds, shapes or classes.
@@ -98,8 +97,8 @@ class Sides:
             self.units = numbers[0], numbers[1]
             length = block_length(of_targets, len(target))
             self.judged = torch.from_numpy(block_numbers(len(target), length))
-        self.sample = self.by_unit(torch.arange(len(old)))[: self.sampled]
-        old.keep(self.sample)
+        if not old.of_model:  # whose features take passes, which a test of other rows may spare
+            _ = self.sample
         self.worth = worth if grouped else worth * self._unite_equal()
 
     def _check(self) -> None:
@@ -154,6 +153,13 @@ class Sides:
         """Whether the rows of both sides have targets."""
         first = torch.zeros(1, dtype=torch.int64)
         return all(rows.targets(first) is not None for rows in (self.old, self.target))
+
+    @cached_property
+    def sample(self) -> Tensor:
+        """The old rows that estimators are fitted to, unit by unit in random order; read once."""
+        rows = self.by_unit(torch.arange(len(self.old)))[: self.sampled]
+        self.old.keep(rows)
+        return rows
 
     @property
     def sampled(self) -> int:
