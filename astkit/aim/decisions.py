@@ -233,7 +233,8 @@ def choose(found: Sequence[Judgement], judge: Judge) -> tuple[Judgement, Judgeme
     its interval lies below old. The gain that is quoted was chosen on other folds.
     """
     chosen = _simplest(found, [(each.gain, each.error) for each in found])
-    if chosen is found[0] or len(judge.folds) < 2:
+    alone = len(found) == 2  # then nothing was chosen among several
+    if chosen is found[0] or alone or len(judge.folds) < 2:
         return chosen, chosen
     halves = [range(0, len(judge.folds), 2), range(1, len(judge.folds), 2)]
     values = []

@@ -83,7 +83,7 @@ def find_shift(sides: Sides, unseen: Tensor | None = None) -> tuple[WeightsOf | 
 # --- columns that give the side away -----------------------------------------------------------
 
 
-def separating_columns(old: Table, new: Table, seed: int = 0) -> dict[str, float]:
+def column_aucs(old: Table, new: Table, seed: int = 0) -> dict[str, float]:
     """AUC of telling rows of two tables apart by each column alone, see `column_auc`."""
     import pandas as pd
 
@@ -141,7 +141,7 @@ def compared_columns(sides: Sides) -> Array | None:
         return None
     if old.table is not None and new.table is not None:
         kinds = old.table.columns
-        alone = separating_columns(old.table, new.table, sides.seed)
+        alone = column_aucs(old.table, new.table, sides.seed)
         names = [name for name in alone if alone[name] > SEPARATING or kinds[name].kind == "date"]
         # inputs have the name of their column and what they say of it, such as "day hour"
         left_out = tuple(f"{name} " for name in names)

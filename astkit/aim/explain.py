@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from astkit import rng
-from astkit.aim.differ import SEPARATING, auc, separating_columns
+from astkit.aim.differ import SEPARATING, auc, column_aucs
 from astkit.aim.forecast import as_tables, is_frame
 from astkit.aim.rows import TEXTS, TOKENS, Rows
 from astkit.datasets.dependence import Array
@@ -80,7 +80,7 @@ class Explanation:
     def plot(self, columns: int = 12) -> Figure:
         """The AUC of each of the most telling ``columns``."""
         plots = import_module("astkit.widgets.target_plots")  # matplotlib is loaded for it only
-        made: Figure = plots.separating_columns(self.table.head(columns), self.sentence)
+        made: Figure = plots.column_aucs(self.table.head(columns), self.sentence)
         return made
 
 
@@ -119,7 +119,7 @@ def explain(train: Any, target: Any, label: str | None = None, *, seed: int = 0)
         return scores
 
     whole, place = _judge_halves(kinds, seed, score)
-    alone = separating_columns(old, new, seed)
+    alone = column_aucs(old, new, seed)
     separating = tuple(
         name for name in alone if alone[name] > SEPARATING or old.columns[name].kind == "date"
     )

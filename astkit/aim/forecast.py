@@ -260,7 +260,7 @@ def _foretell(
     if (cost := FITS * sides.flops * sides.sampled / tested) > most:
         raise TooCostlyError(cost)
     if weights_of is None and not train_on_target:
-        alike = f"the old rows are like the target (AUC {test.auc:.2f})"
+        alike = f"they are like the target (AUC {test.auc:.2f})"
         if math.isnan(test.auc):
             alike = (
                 "random transforms change the rows of either side: let both data sets have an"

@@ -17,7 +17,7 @@ from astkit.progress import announce
 from astkit.trainers import Trainer
 
 
-def foretell(plan: Plan, bar: RunsBar) -> tuple[Forecast | None, tuple[str, ...]]:
+def tell_forecast(plan: Plan, bar: RunsBar) -> tuple[Forecast | None, tuple[str, ...]]:
     """The forecast for the policies that choose by one, and which follow it; it is printed."""
     policies = plan.new_policies()
     choosers = {label: each for label, each in policies.items() if isinstance(each, Aim | Auto)}

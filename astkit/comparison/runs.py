@@ -13,7 +13,7 @@ from typing import Any
 from safetensors.torch import load_file
 
 from astkit.comparison.baseline import Baseline, find_rates
-from astkit.comparison.forecast import foretell
+from astkit.comparison.forecast import tell_forecast
 from astkit.comparison.notes import note_on_shared_rows, notes_on
 from astkit.comparison.plan import Method, Plan
 from astkit.comparison.progress import RunsBar
@@ -49,7 +49,7 @@ def train_plan(plan: Plan, check_baseline: bool, notes: Sequence[str]) -> dict[s
     entries: Entries = {(each["policy"], each["seed"]): each for each in map(read_json, paths)}
     _check_policies(plan, entries)
     with RunsBar() as bar:
-        forecast, followers = foretell(plan, bar)
+        forecast, followers = tell_forecast(plan, bar)
         baseline = find_rates(plan, followers, entries, check_baseline, bar)
         own_rates = []
         if plan.task.config.lr is None:

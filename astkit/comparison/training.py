@@ -85,8 +85,7 @@ class RunRecord:
         rows = index[result.rows.to(index.device)]
         times = torch.ones_like(rows, dtype=torch.int32)
         if chosen is not None:  # padding rows have weight 0
-            weight = chosen.weight.reshape(len(chosen), -1).sum(1)[: len(rows)]
-            times = (weight > 0).to(torch.int32)
+            times = (chosen.weight[: len(rows)] > 0).to(torch.int32)
         self.trained[part].index_add_(0, rows, times)
         self.losses[part, rows] = result.losses.float()
         if result.predictions.predicted is not None:

@@ -37,7 +37,6 @@ from astkit.trainers.config import Budget, TrainConfig, choose_config, choose_de
 from astkit.trainers.evaluation import (
     Evaluation,
     Measured,
-    Metric,
     Metrics,
     Validator,
     check_undivided,
@@ -226,11 +225,6 @@ class Trainer:
         return self.validator.source
 
     @property
-    def metrics(self) -> tuple[Metric, ...]:
-        """The further metrics."""
-        return self.validator.metrics
-
-    @property
     def epoch(self) -> int:
         """The current epoch, counted from 0."""
         return self.batches.epoch.number
@@ -355,7 +349,12 @@ class Trainer:
     def _prepare(self, batch: Batch) -> BatchFlops:
         """Make what is due before a step; returns the cost of its rows."""
         if self.steering.replay or self.steering.requested:
-            self._steer()
+            for event in self.steering.apply_due(self.step):
+                with self.ledger.paused():
+                    self.report()
+                    place = {"epoch": self.epoch, "progress": self.progress}
+                    changed = {"name": event.name, "value": event.value}
+                    self.reports.log(StepRecord(self.step, "event", {**place, **changed}))
         if batch.index is None:
             check_rows_known(self.policy)
         if self.targets is None:
@@ -578,15 +577,6 @@ class Trainer:
         """
         self.steering.put(name, value)
 
-    def _steer(self) -> None:
-        """Make the changes that are due, and tell the observers."""
-        for event in self.steering.apply_due(self.step):
-            with self.ledger.paused():
-                self.report()
-                place = {"epoch": self.epoch, "progress": self.progress}
-                changed = {"name": event.name, "value": event.value}
-                self.reports.log(StepRecord(self.step, "event", {**place, **changed}))
-
     # --- the end of an epoch, and evaluation ---
 
     def _end_epoch(self) -> StepRecord:
@@ -657,7 +647,7 @@ class Trainer:
                     "the validation data gave no batch: lower batch_size or disable drop_last"
                 )
             targets = self.targets or self._check_rows(first)
-            evaluation = Evaluation(self.criterion, self.metrics, targets.logits, keep)
+            evaluation = Evaluation(self.criterion, self.validator.metrics, targets.logits, keep)
             for batch in chain([first], batches):
                 mine = evaluation.part(batch)
                 if mine is not None:

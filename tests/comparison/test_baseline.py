@@ -40,7 +40,7 @@ def test_an_untuned_and_short_baseline_is_told_before_any_verdict(
 ) -> None:
     report = astkit.compare(perceptron, *digits(), seeds=[0], config=TrainConfig(lr=1e-3))
     forecast, rate, length, verdict = report.verdict.splitlines()
-    assert forecast.startswith("forecast: train on the old rows: the old rows are like the target")
+    assert forecast.startswith("forecast: train on the old rows: they are like the target")
     assert rate.startswith("dense training is better at lr 0.003 (accuracy ")
     assert " points higher): this comparison is about an untuned baseline" in rate
     assert rate.endswith("an untuned baseline; pass config=TrainConfig(lr=0.003).")

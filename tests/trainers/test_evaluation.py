@@ -165,7 +165,7 @@ def test_an_object_may_say_its_direction_itself() -> None:
     class Error(F1):
         higher_is_better = False
 
-    (metric,) = trainer(metrics={"error": Error()}).metrics
+    (metric,) = trainer(metrics={"error": Error()}).validator.metrics
     assert metric.higher_is_better is False
     assert Metric("error", Error(), higher_is_better=True).higher_is_better is True
     Error.higher_is_better = None  # type: ignore[assignment]  # as of some of torchmetrics
