@@ -80,7 +80,7 @@ class Explanation:
     def plot(self, columns: int = 12) -> Figure:
         """The AUC of each of the most telling ``columns``."""
         plots = import_module("astkit.widgets.target_plots")  # matplotlib is loaded for it only
-        made: Figure = plots.column_aucs(self.table.head(columns), self.sentence)
+        made: Figure = plots.separating_columns(self.table.head(columns), self.sentence)
         return made
 
 

@@ -218,7 +218,7 @@ def test_tokens_are_judged_in_bits() -> None:
 def test_random_transforms_are_no_difference() -> None:
     target = Transformed(noise(M, 1))
     for name, said in (
-        ("transform", "train on the old rows: the old rows are like the target (AUC 0."),
+        ("transform", "train on the old rows: they are like the target (AUC 0."),
         ("own", "train on the old rows: random transforms change the rows of either side"),
     ):
         old = Transformed(noise(N), dimmed, name)
