@@ -3,6 +3,7 @@
 Data: `rows` of classes that can be told apart, `numbers` of a linear law, `images` of noise,
 `digits`, a `table`; `as_dataset` makes any list a data set, `as_stream` one without a length.
 Models: `network`, and `seeded` around any other. Runs: `trainer`, `gated`, `comparison`.
+Misuse: `refused` holds calls to the sentences that they raise.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
+import pytest
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
@@ -157,6 +159,13 @@ def network(
     return seeded(make, seed).to(dtype)
 
 
+class Spectral(nn.Linear):
+    """Its Fourier transform has no formula for its FLOPs, but a name: ``_fft_r2c``."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(torch.fft.fft(x).abs())
+
+
 # --- runs ---
 
 
@@ -215,3 +224,14 @@ def comparison(**options: Any) -> Comparison:
         "device": "cpu",
     }
     return compare(**{**usual, **options})
+
+
+# --- misuse ---
+
+
+def refused(*cases: tuple[Callable[[], Any], str]) -> None:
+    """Each call raises one sentence in which its words, a regular expression, are found."""
+    for call, words in cases:
+        with pytest.raises((ValueError, TypeError), match=words) as caught:
+            call()
+        assert "\n" not in str(caught.value)

@@ -4,8 +4,6 @@ ASTKIT_FULL=1              also runs the tests marked ``full``.
 ASTKIT_FORBID_SKIPS=a,b    a skip whose reason contains ``a`` or ``b`` (in any case) is a failure.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import signal

@@ -1,7 +1,5 @@
 """Smaller estimators of `aim`, for tests whose data are simple: they take most of the time."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

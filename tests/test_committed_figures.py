@@ -1,7 +1,5 @@
 """Committed figures keep their bounds, and pages say what they say: promises 3 and 4, README."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

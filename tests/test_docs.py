@@ -1,7 +1,5 @@
 """The site: public names and links resolve, examples run, the rows of the house are true."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import importlib.util
@@ -74,9 +72,7 @@ def test_every_public_name_is_documented_once_and_linked(site: ModuleType, gener
     assert [path for path in public if id(pkgutil.resolve_name(path)) not in objects] == []
 
 
-def test_examples_in_docstrings_run(
-    generated: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_examples_in_docstrings_run(generated, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     ran = []
     for path in DIRECTIVE.findall(generated):
@@ -150,25 +146,6 @@ def test_the_path_of_a_batch_is_that_of_the_code() -> None:
         kind, _, function = name.rpartition(".")
         assert re.search(rf"^ *def {function}\(", text, re.MULTILINE), name
         assert not kind or re.search(rf"^class {kind}\b", text, re.MULTILINE), name
-
-
-def test_the_launch_links_are_those_of_the_fork(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(DOCS)
-    launch_links = importlib.import_module("launch_links")
-    for address in (
-        "git@github.com:ann/kit.git",
-        "https://github.com/ann/kit",
-        "ssh://git@github.com/ann/kit/",
-    ):
-        assert launch_links.repository(address) == "ann/kit"
-    with pytest.raises(ValueError, match=r"^origin is '/srv/kit', which is not on GitHub, "):
-        launch_links.repository("/srv/kit")
-    text = launch_links.links("ann/kit", "main", ["00_a.ipynb"])
-    place = "github.com/ann/kit/blob/main/notebooks/00_a.ipynb"
-    assert f"https://colab.research.google.com/{place.replace('.com', '')})" in text
-    assert f"(https://kaggle.com/kernels/welcome?src=https://{place})" in text
-    assert "https://mybinder.org/v2/gh/ann/kit/main?urlpath=lab/tree/notebooks)" in text
-    assert 'git+https://github.com/ann/kit"' in text
 
 
 @pytest.mark.full

@@ -1,7 +1,5 @@
 """pyproject.toml says which versions may be used, environment*.yml which were: kept in step."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from pathlib import Path

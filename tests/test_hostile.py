@@ -1,7 +1,5 @@
 """Half a file of each kind that the kit writes or reads is refused by its name."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The package's shape: few attributes an object, no circle of imports, no way back, short steps."""
 
-from __future__ import annotations
-
 import ast
 import re
 from graphlib import CycleError, TopologicalSorter

@@ -1,7 +1,5 @@
 """The table of names: every entry leads somewhere, and importing astkit loads next to nothing."""
 
-from __future__ import annotations
-
 import ast
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The promises of docs/promises.md: each names tests that exist; those without another place."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import re
@@ -65,8 +63,6 @@ def test_the_classes_of_torch_stay_as_they_were() -> None:
     assert [dict(vars(kind)) for kind in CLASSES] == before
 
 
-# --- the same for any sizes, places and values ---
-
 pytestmark = pytest.mark.filterwarnings("ignore:a batch of .* active rows")
 
 POLICIES = st.sampled_from([None, "gate", "infobatch", "cached_loss"])
@@ -80,9 +76,7 @@ def small(count: int, size: int, policy: Any = None, width: int = 8, **options: 
 
 @settings(max_examples=10)
 @given(count=st.integers(20, 60), size=st.integers(3, 20), policy=POLICIES, share=st.floats(0, 1))
-def test_a_run_that_stops_anywhere_ends_as_one_that_does_not(
-    count: int, size: int, policy: str | None, share: float
-) -> None:
+def test_a_run_that_stops_anywhere_ends_as_one_that_does_not(count, size, policy, share):
     whole = small(count, size, policy)
     records = sum(1 for _ in whole.steps())
     with tempfile.TemporaryDirectory() as folder:
@@ -103,9 +97,7 @@ def test_a_run_that_stops_anywhere_ends_as_one_that_does_not(
     width=st.integers(2, 9),
     policy=st.sampled_from([None, {"name": "gate", "score": "loss"}]),
 )
-def test_flops_are_those_of_the_rows_that_passed(
-    count: int, size: int, width: int, policy: Any
-) -> None:
+def test_flops_are_those_of_the_rows_that_passed(count, size, width, policy):
     trainer = small(count, size, policy, width)
     trainer.run()
     samples, forward = trainer.ledger.samples, 2 * (4 * width + 2 * width)
@@ -138,9 +130,7 @@ def test_processes_share_all_rows_evenly(rows: int, world: int) -> None:
     policy=st.sampled_from([None, "infobatch"]),  # which train on all rows at first
     size=st.integers(3, 20),
 )
-def test_a_row_that_is_not_finite_stops_the_run_before_weights_change(
-    place: int, value: float, policy: str | None, size: int
-) -> None:
+def test_a_row_that_is_not_finite_stops_the_run_before_weights_change(place, value, policy, size):
     data = build.rows(40, classes=2)
     data.tensors[0][place, 1] = value
     trainer = small(40, size, policy, train=data)

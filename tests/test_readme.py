@@ -1,7 +1,5 @@
 """The Python of README and docs runs as it stands, on small data; every link leads somewhere."""
 
-from __future__ import annotations
-
 import ast
 import asyncio
 import re
@@ -52,9 +50,7 @@ def whole(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bo
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
-def test_a_page_runs_from_top_to_bottom(
-    path: Path, whole: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_page_runs_from_top_to_bottom(path, whole, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {"__name__": "__main__"}
     script = ready(PAGES[path])
@@ -69,9 +65,7 @@ def test_a_page_runs_from_top_to_bottom(
 
 
 @pytest.mark.parametrize(("path", "needs", "block"), EXTRAS)
-def test_a_block_with_an_extra_runs(
-    path: Path, needs: str, block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_block_with_an_extra_runs(path, needs, block, tmp_path, monkeypatch):
     pytest.importorskip(needs, reason=f"{needs} is not installed")
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
@@ -80,9 +74,7 @@ def test_a_block_with_an_extra_runs(
         exec(compile(source, path.name, "exec"), names)
 
 
-def test_weights_of_files_follow_the_target(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_of_files_follow_the_target(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     draw = np.random.default_rng(0)
     for name, rows, like in (("pool", 600, 300), ("recent", 150, 150)):
@@ -114,9 +106,7 @@ def test_weights_of_files_follow_the_target(
     assert np.mean([path.parent.name == "dark" for path in names["chosen"]]) > 0.8
 
 
-def test_readme_runs_from_top_to_bottom(
-    whole: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_readme_runs_from_top_to_bottom(whole, tmp_path, monkeypatch, capsys):
     script = ready(PAGES[ROOT / "README.md"])
     if not whole:
         script = script.replace("epochs=10", "epochs=1, seeds=1")

@@ -1,7 +1,5 @@
 """The stamp says what was measured on, and nothing about who measured it where."""
 
-from __future__ import annotations
-
 import getpass
 import json
 import re
@@ -28,15 +26,12 @@ def git(folder: Path, *arguments: str) -> None:
 def test_the_stamp_is_plain_json_and_complete() -> None:
     values = stamp()
     assert json.loads(json.dumps(values)) == values
-    assert values["astkit"] == astkit.__version__
-    assert values["torch"] == metadata.version("torch")
+    assert (values["astkit"], values["torch"]) == (astkit.__version__, metadata.version("torch"))
     assert values["threads"] == torch.get_num_threads()
     assert values["instruction_set"] == torch.backends.cpu.get_cpu_capability()
     assert re.fullmatch("[0-9a-f]{64}", str(values["source"]))
     assert datetime.fromisoformat(str(values["time"])).utcoffset() == timedelta(0)
-    assert isinstance(values["cpus"], int)
-    assert values["cpus"] >= 1
-    assert set(values) >= {"python", "torchvision", "numpy", "platform", "devices", "cpu"}
+    assert set(values) >= {"python", "torchvision", "numpy", "platform", "devices", "cpu", "cpus"}
     assert set(values) >= {"commit", "dirty", "deterministic", "bf16_native"}
 
 
@@ -60,13 +55,7 @@ def test_the_stamp_names_no_person_and_no_place() -> None:
         (None, None, None),
     ],
 )
-def test_the_processor_is_read_from_the_system(
-    text: str | None,
-    model: str | None,
-    native: bool | None,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_processor_is_read_from_the_system(text, model, native, tmp_path, monkeypatch):
     info = tmp_path / "cpuinfo"
     if text is not None:
         info.write_text(text)
@@ -100,30 +89,23 @@ def test_the_checkout_is_named_only_when_it_is_one(tmp_path: Path, monkeypatch) 
 def test_the_source_hash_follows_names_and_contents_only(tmp_path: Path) -> None:
     package = tmp_path / "one"
     (package / "part").mkdir(parents=True)
-    (package / "a.py").write_text("a = 1\n")
     (package / "part" / "b.py").write_text("b = 2\n")
     first = source_hash(package)
     (package / "__pycache__").mkdir()
     (package / "__pycache__" / "a.pyc").write_bytes(b"cache")
     moved = package.rename(tmp_path / "two")
     assert source_hash(moved) == first
+    (moved / "part" / "b.py").write_text("b = 1\n")
+    assert source_hash(moved) != first
+    (moved / "part" / "b.py").write_text("b = 2\n")
     (moved / "part" / "b.py").rename(moved / "part" / "c.py")
     assert source_hash(moved) != first
-    (moved / "part" / "c.py").rename(moved / "part" / "b.py")
-    assert source_hash(moved) == first
-    (moved / "a.py").write_text("a = 2\n")
-    assert source_hash(moved) != first
 
 
-def test_the_description_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_description_is_one_line() -> None:
     values = {**stamp(), "commit": "a" * 40, "dirty": True, "devices": ["GPU one", "GPU two"]}
     line = describe(values)
     assert "\n" not in line
     assert "commit aaaaaaaa with changes" in line
     assert "GPU one, GPU two" in line
-    assert f"astkit {astkit.__version__}" in line
     assert "no GPU" in describe({**values, "devices": []})
-    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
-    monkeypatch.setattr(module, "_version", lambda name: None if name == "torchvision" else "1.0")
-    assert "deterministic" in describe(stamp())
-    assert "torchvision" not in describe(stamp())

@@ -1,7 +1,5 @@
 """Settings are made for a block and put back."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import platform
@@ -96,9 +94,7 @@ def huge_pages() -> bool:
 
 
 @needs_glibc
-def test_an_allocator_that_is_not_glibcs_or_has_settings_is_left_alone(
-    told: list[dict[int, int]],
-) -> None:
+def test_an_allocator_that_is_not_glibcs_or_has_settings_is_left_alone(told):
     assert system.can_keep_memory()
     for change in (
         lambda m: m.setattr(platform, "system", lambda: "Darwin"),

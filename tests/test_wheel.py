@@ -1,7 +1,5 @@
 """The wheel works where there is no checkout: built from the sdist, installed, used."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -74,9 +72,7 @@ def test_a_command_that_needs_more_says_what(installed: Path, tmp_path: Path) ->
     assert done.stderr.count("\n") == 1
 
 
-def test_notebooks_and_compare_run_from_the_wheel(
-    installed: Path, wheel: Path, tmp_path: Path
-) -> None:
+def test_notebooks_and_compare_run_from_the_wheel(installed, wheel, tmp_path):
     python = installed / "python"
     run(UV, "pip", "install", "--python", python, f"{wheel}[notebooks]", folder=tmp_path)
     run(installed / "astkit", "notebooks", "mine", folder=tmp_path)

@@ -23,8 +23,7 @@ from astkit.aim.rows import IMAGES, UNKNOWN, FeaturesOf, Rows
 from astkit.aim.sides import Sides, sides_of
 from astkit.datasets.facts import read_alike
 from astkit.gating.policies.draws import draw_systematic
-from astkit.gating.policies.last_loss import check_samples
-from astkit.gating.policy import Policy, PolicyCard, RunInfo, Selection
+from astkit.gating.policy import Policy, PolicyCard, RunInfo, Selection, check_samples
 from astkit.progress import warn
 
 ASKED = 2000  # training rows of a test with the features of the model

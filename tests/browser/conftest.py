@@ -1,7 +1,5 @@
 """A JupyterLab server and a headless Chromium to drive it, as a user would."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -26,11 +24,7 @@ CHROMIUM = next(
 # no GPU, and none of the calls home that a closed network would keep waiting
 FLAGS = "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-sync"
 FLAGS += " --disable-background-networking --disable-component-update"
-SETTINGS = [
-    "--no-browser",
-    "--allow-root",
-    "--ServerApp.token=browser",
-]
+SETTINGS = ["--no-browser", "--allow-root", "--ServerApp.token=browser"]
 # no question about news, which would cover the notebook
 OVERRIDES = {"@jupyterlab/apputils-extension:notification": {"fetchNews": "false"}}
 # nor whether extensions have to be built, for which node is started each time a page is opened

@@ -1,7 +1,5 @@
 """The explorer of samples in a real browser: as a page of its own, and in JupyterLab."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -3,8 +3,6 @@
 Screenshots go to out/browser (or ASTKIT_BROWSER_OUT).
 """
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path
@@ -122,9 +120,7 @@ EVENTS = """() => {
 }"""
 
 
-def test_a_picture_stays_after_the_end_in_the_saved_file_and_after_a_restart(
-    open_notebook: Any,
-) -> None:
+def test_a_picture_stays_after_the_end_in_the_saved_file_and_after_a_restart(open_notebook):
     lab = open_notebook(TRAINER, RUN)
     scene = Scene(lab)
     lab.button("stop")

@@ -1,7 +1,5 @@
 """What all commands do with arguments that cannot be."""
 
-from __future__ import annotations
-
 import pytest
 
 from astkit.cli import main

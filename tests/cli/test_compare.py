@@ -63,28 +63,13 @@ def test_options_reach_the_comparison(monkeypatch, tmp_path):
     gate = {"name": "gate", "rate": 0.25, "score": "margin", "fallback": False, "seed": None}
     own = [{"name": "mine.py:Rule", "rate": 0.5}, {"name": "mine.py:Rule"}]
     assert asked["policies"] == [{**gate, "layers": [1, [2, 3]]}, *own]
-
-
-def test_options_say_how_a_table_is_read(monkeypatch, tmp_path):
-    asked = {}
-
-    def compare(**options):
-        asked.update(options)
-        raise ValueError("stop")
-
-    monkeypatch.setattr(comparison, "compare", compare)
     words = ["compare", "--csv", "a.csv", "--label", "y", "--test", "b.csv", "--drop", "p", "q"]
     with pytest.raises(SystemExit):
         main([*words, "--task", "classes", "--date", "day", "--groups", "owner"])
     assert (asked["train"], asked["test"]) == (Path("a.csv"), Path("b.csv"))
-    assert {name: asked[name] for name in ("label", "task", "drop", "date", "groups")} == {
-        "label": "y",
-        "task": "classes",
-        "drop": ["p", "q"],
-        "date": "day",
-        "groups": "owner",
-    }
-    assert asked["in_order"] is False
+    table = {"label": "y", "task": "classes", "drop": ["p", "q"], "date": "day"}
+    table |= {"groups": "owner", "in_order": False}
+    assert {name: asked[name] for name in table} == table
 
 
 def test_what_is_predicted_and_left_out_is_said_first(tmp_path, capsys):

@@ -1,7 +1,5 @@
 """`astkit export` and `astkit notebooks`: what their options do, and what they refuse."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import nbformat

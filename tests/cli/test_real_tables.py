@@ -1,7 +1,5 @@
 """Files that nobody here wrote are compared without another option; `make natural` brings them."""
 
-from __future__ import annotations
-
 import pytest
 
 from astkit.cli import main
@@ -23,9 +21,7 @@ FILES = [
 
 @pytest.mark.full
 @pytest.mark.parametrize(("file", "label", "kind", "rows", "columns"), FILES)
-def test_a_real_file_is_compared(
-    file: str, label: str, kind: str, rows: int, columns: int, capsys
-) -> None:
+def test_a_real_file_is_compared(file, label, kind, rows, columns, capsys):
     path = PACKAGES / file
     if not path.exists():
         pytest.skip(f"{file} is missing: make natural")

@@ -1,7 +1,5 @@
 """`astkit report`: what it prints and what it refuses."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from astkit.cli import main

@@ -1,53 +1,16 @@
 """Tasks of a comparison that train in milliseconds."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
-import torch
-from torch import nn
-from torch.utils.data import TensorDataset
 
-from astkit import Budget, TrainConfig, Trainer, compare
+from astkit import Trainer
 from astkit.comparison import training
+from tests import build
 
 ROWS, HELD = 64, 24
-RANDOM = torch.Generator().manual_seed(0)
-CENTRES = 2 * torch.randn(3, 4, generator=RANDOM)
-
-
-def classes(rows: int) -> TensorDataset:
-    """Three clusters in four dimensions."""
-    labels = torch.arange(rows) % 3
-    return TensorDataset(CENTRES[labels] + torch.randn(rows, 4, generator=RANDOM), labels)
-
-
-TRAIN, VALIDATION, TEST = classes(ROWS), classes(HELD), classes(HELD)
-CONFIG = TrainConfig(lr=0.02)
-
-
-def make_model() -> nn.Module:
-    """A perceptron with dropout."""
-    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Dropout(0.1), nn.Linear(8, 3))
-
-
-def run(**options: Any) -> Any:
-    """A comparison of two policies for two seeds, unless ``options`` say otherwise."""
-    usual = {
-        "make_model": make_model,
-        "train": TRAIN,
-        "validation": VALIDATION,
-        "test": TEST,
-        "policies": ["cached_loss", {"name": "gate", "rate": 0.25}],
-        "budget": Budget(epochs=2),
-        "seeds": range(2),
-        "config": CONFIG,
-        "batch_size": 16,
-        "check_baseline": False,
-        "device": "cpu",
-    }
-    return compare(**{**usual, **options})
+TRAIN, VALIDATION, TEST = (build.rows(n, seed=seed) for seed, n in enumerate((ROWS, HELD, HELD)))
+run = build.comparison
 
 
 def interrupt(monkeypatch: pytest.MonkeyPatch, batch: int, **options: Any) -> None:

@@ -1,7 +1,5 @@
 """The baseline is looked at before a verdict: learning rate and length of dense training."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any
@@ -35,9 +33,7 @@ def perceptron() -> nn.Module:
     return nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
 
 
-def test_an_untuned_and_short_baseline_is_told_before_any_verdict(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_an_untuned_and_short_baseline_is_told_before_any_verdict(capsys):
     report = astkit.compare(perceptron, *digits(), seeds=[0], config=TrainConfig(lr=1e-3))
     forecast, rate, length, verdict = report.verdict.splitlines()
     assert forecast.startswith("forecast: train on the old rows: they are like the target")
@@ -83,9 +79,7 @@ def test_rates_are_tried_beyond_the_ends(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.filterwarnings("ignore:choosing by the target would take")
-def test_a_method_that_follows_other_validation_data_has_a_rate_of_its_own(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_method_that_follows_other_validation_data_has_a_rate_of_its_own(monkeypatch, tmp_path):
     """Dense training on another law is best where it hardly learns."""
     rates: dict[str, float] = {}
 

@@ -3,8 +3,6 @@
 What a fingerprint sees in general is tested in `tests.trainers.test_fingerprint`.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,8 @@ from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
 from astkit import InfoBatch, TrainConfig
-from tests.comparison.small_tasks import TEST, TRAIN, make_model, run
+from tests.build import with_dropout as make_model
+from tests.comparison.small_tasks import TEST, TRAIN, run
 
 INPUTS, LABELS = TRAIN.tensors
 

@@ -1,12 +1,9 @@
 """The bar of a comparison: its time left, by the seconds of each method, and its words."""
 
-from __future__ import annotations
-
 import itertools
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
 import torch
 import tqdm.std
 from torch import nn
@@ -24,9 +21,7 @@ def trainer(part: float) -> Any:
     return SimpleNamespace(progress=part, epoch=int(4 * part), history=history, budget=budget)
 
 
-def test_the_time_left_is_right_after_a_fifth_of_the_work(
-    clock: SimpleNamespace, terminal: Any
-) -> None:
+def test_the_time_left_is_right_after_a_fifth_of_the_work(clock, terminal):
     terminal()
     bar, runs = RunsBar(), [method for _ in range(5) for method in SECONDS]
     whole = sum(SECONDS[method] for method in runs)
@@ -46,29 +41,7 @@ def test_the_time_left_is_right_after_a_fifth_of_the_work(
     bar.close()
 
 
-def test_it_names_the_run_and_counts_those_that_may_fall_away(
-    clock: SimpleNamespace, terminal: Any
-) -> None:
-    terminal()
-    bar = RunsBar()
-    bar.begin("forecast")
-    assert str(bar).startswith("forecast:   0%|")
-    bar.begin("run")
-    with bar.run("dense", 3, 0, ["dense", "aim", "control of aim"], fall_away=True):
-        assert str(bar).startswith("run 1 of up to 3:   0%|")
-        clock.now += 10
-        bar.show(trainer(0.5))
-        # a quarter of a run of each three times as long
-        assert "17%|" in str(bar)
-        assert str(bar).endswith("| [00:10<00:50, dense, seed 3: epoch 3/4, loss 0.125]")
-    with bar.run("aim", 3, 1, ["aim"], fall_away=False):
-        assert str(bar).startswith("run 2 of 2: ")
-    bar.close()
-
-
-def test_a_comparison_shows_forecast_baseline_and_runs(
-    terminal: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
+def test_a_comparison_shows_forecast_baseline_and_runs(terminal, monkeypatch, capsys):
     screen, time = terminal(), itertools.count()  # no update comes too soon
     monkeypatch.setattr(tqdm.std, "time", lambda: next(time))
     x = torch.randn(200, 3, generator=torch.Generator().manual_seed(0))

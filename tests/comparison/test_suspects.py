@@ -1,7 +1,5 @@
 """Rows whose labels are likely wrong, from arrays."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -9,6 +7,7 @@ from sklearn.linear_model import Ridge
 
 import astkit
 from astkit.comparison.suspects import PENALTY, label_doubt
+from tests.build import refused
 
 NAN = float("nan")
 
@@ -42,11 +41,13 @@ def test_features_leave_the_row_itself_out_as_refitting_does() -> None:
 
 
 def test_arrays_of_other_shapes_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"losses have the shape \[5\]: give \[parts, N\]"):
-        astkit.suspects(torch.ones(5))
-    with pytest.raises(ValueError, match=r"labels are \[4\] for 5 rows"):
-        astkit.suspects(torch.ones(2, 5), torch.zeros(4))
-    with pytest.raises(ValueError, match="features need labels="):
-        astkit.suspects(None, features=torch.ones(5, 2))
-    with pytest.raises(ValueError, match=r"features have the shape \[5\] for 5 labels"):
-        astkit.suspects(None, torch.zeros(5), features=torch.ones(5))
+    doubt, ones = astkit.suspects, torch.ones(2, 5)
+    refused(
+        (lambda: doubt(ones[0]), r"losses have the shape \[5\]: give \[parts, N\]"),
+        (lambda: doubt(ones, torch.zeros(4)), r"labels are \[4\] for 5 rows"),
+        (lambda: doubt(None, features=ones.T), "features need labels="),
+        (
+            lambda: doubt(None, torch.zeros(5), features=ones[0]),
+            r"features have the shape \[5\] for 5 labels",
+        ),
+    )

@@ -1,7 +1,5 @@
 """`compare` with rows of a target: its controls, what is set aside, and what is named before."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +14,11 @@ from astkit.comparison.report import results
 from astkit.comparison.tables import boosted_trees
 from astkit.datasets.joined import joined, set_aside, shared_with_target
 from astkit.datasets.table import Table
-from tests.comparison.small_tasks import ROWS, classes, interrupt, run, timeless
+from tests import build
+from tests.build import refused, rows
+from tests.comparison.small_tasks import ROWS, interrupt, run, timeless
 
-TARGET = classes(21)
+TARGET = rows(21, seed=5)
 NEW = 21
 
 
@@ -63,9 +63,7 @@ def test_the_target_alone_ends_with_its_best_weights(report: Comparison) -> None
     assert shown.loc["dense", "best at step"] == "–"
 
 
-def test_an_interrupted_comparison_ends_with_the_same_entries(
-    report: Comparison, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_comparison_ends_with_the_same_entries(report, tmp_path, monkeypatch):
     options = {"target": TARGET, "policies": ["cached_loss"], "seeds": [0], "out": tmp_path}
     interrupt(monkeypatch, 22, **options)  # of target alone, after 8 steps each of dense and both
     assert list((tmp_path / "checkpoints").glob("target_alone*/*.json"))
@@ -74,11 +72,13 @@ def test_an_interrupted_comparison_ends_with_the_same_entries(
     for one, other in zip(timeless(again.entries), timeless(first), strict=True):
         assert {k for k in one.keys() | other.keys() if one.get(k) != other.get(k)} == set()
     with pytest.raises(ValueError, match=r"data\.old was 64 and is 63"):
-        run(**options | {"train": TensorDataset(*(part[:-1] for part in classes(ROWS).tensors))})
+        run(**options | {"train": TensorDataset(*(part[:-1] for part in rows(ROWS).tensors))})
 
 
 def test_rates_of_controls_are_searched_as_that_of_dense_training(capsys: Any) -> None:
-    report = run(target=TARGET, policies=["cached_loss"], seeds=1, config=None, check_baseline=True)
+    train, target, held = (rows(n, seed=seed, spread=2) for n, seed in ((64, 0), (21, 5), (24, 1)))
+    data = {"train": train, "target": target, "validation": held}
+    report = run(**data, policies=["cached_loss"], seeds=1, config=None, check_baseline=True)
     said = capsys.readouterr().out
     assert "both: learning rate" in said
     assert "target alone: learning rate" in said
@@ -93,11 +93,10 @@ def test_suspects_and_the_explorer_rank_old_rows_unless_asked(report: Comparison
     left = report.suspects(4).drop()
     assert (len(left), left.old_rows) == (ROWS + NEW - 4, ROWS - 4)
     groups = report.samples("both").groups.values()
-    assert max(int(rows.max()) for rows in groups if len(rows)) < ROWS
-    rows = [each["row"] for each in report.explore(500).content["samples"]]
-    assert sorted(rows) == list(range(ROWS))
-    rows = [each["row"] for each in report.explore(500, target=True).content["samples"]]
-    assert sorted(rows) == list(range(ROWS + NEW))
+    assert max(int(group.max()) for group in groups if len(group)) < ROWS
+    for target, count in ((False, ROWS), (True, ROWS + NEW)):
+        samples = report.explore(500, target=target).content["samples"]
+        assert sorted(each["row"] for each in samples) == list(range(count))
 
 
 def entries(both: list[float], higher: bool) -> list[dict[str, Any]]:
@@ -105,7 +104,7 @@ def entries(both: list[float], higher: bool) -> list[dict[str, Any]]:
     known |= {"curve": [], "visits": ""}
     dense = [{**known, "policy": "dense", "seed": s, "value": 10 + s / 10} for s in range(4)]
     return dense + [
-        {**known, "policy": "both", "seed": s, "value": value} for s, value in enumerate(both)
+        {**dense[0], "policy": "both", "seed": s, "value": v} for s, v in enumerate(both)
     ]
 
 
@@ -120,10 +119,8 @@ def test_the_first_line_says_what_training_on_both_gains() -> None:
     assert lines([7.4, 13.6, 7.5, 12.8], higher=False) == []
 
 
-def table(rows: int, seed: int, shift: float = 0.0) -> pd.DataFrame:
-    draw = np.random.default_rng(seed)
-    made = pd.DataFrame({"x": draw.normal(size=rows), "who": draw.integers(0, 30, rows)})
-    return made.assign(y=100 + (5 - shift) * made["x"] + draw.normal(size=rows))
+def table(count: int, seed: int, shift: float = 0.0) -> pd.DataFrame:
+    return build.table(count, seed, law=5 - shift)
 
 
 def test_a_table_says_what_is_set_aside_and_what_trees_reach(capsys: Any) -> None:
@@ -150,9 +147,9 @@ def test_a_table_says_what_is_set_aside_and_what_trees_reach(capsys: Any) -> Non
 
 
 def test_trees_are_fitted_to_old_rows_both_and_the_target() -> None:
-    rows = table(300, 0).assign(empty=np.nan)
-    rows.loc[0, "empty"] = 1.0  # known in an old row alone
-    old = Table(rows, label="y")
+    first = table(300, 0).assign(empty=np.nan)
+    first.loc[0, "empty"] = 1.0  # known in an old row alone
+    old = Table(first, label="y")
     both = joined(old, Table(table(200, 1, 9.0), like=old))
     said = boosted_trees(both, Table(table(200, 2, 9.0), like=old))
     assert said is not None
@@ -162,11 +159,11 @@ def test_trees_are_fitted_to_old_rows_both_and_the_target() -> None:
 
 
 def test_a_fifth_of_the_units_is_set_aside() -> None:
-    left, held = set_aside(classes(30), ["validation"])
+    left, held = set_aside(rows(30), ["validation"])
     assert (len(left), len(held["validation"])) == (24, 6)
     labels = torch.tensor([int(y) for _, y in held["validation"]])
     assert labels.bincount().tolist() == [2, 2, 2]
-    grouped = classes(30)
+    grouped = rows(30)
     grouped.groups = [row // 3 for row in range(30)]
     left, held = set_aside(grouped, ["validation"])
     mine = {grouped.groups[row] for row in held["validation"].indices}
@@ -176,13 +173,11 @@ def test_a_fifth_of_the_units_is_set_aside() -> None:
     left, held = set_aside(series, ["test", "validation"])
     assert held["test"].rows.tolist() == list(range(80, 100))
     assert held["validation"].rows.tolist() == list(range(60, 80))
-    with pytest.raises(ValueError, match="target has 9 rows, groups or dates, too few"):
-        set_aside(classes(9), ["validation"])
 
 
 def test_what_the_target_shares_is_named_before_training(capsys: Any) -> None:
     x, y = TARGET.tensors
-    test = TensorDataset(torch.cat([x[:3], classes(9).tensors[0]]), torch.cat([y[:3], y[:9]]))
+    test = TensorDataset(torch.cat([x[:3], rows(9, seed=6).tensors[0]]), torch.cat([y[:3], y[:9]]))
     report = run(target=TARGET, test=test, policies=["infobatch"], seeds=1)
     said = capsys.readouterr().out.splitlines()
     assert said[0].startswith("target and test share 3 rows with equal inputs")
@@ -195,13 +190,17 @@ def test_what_the_target_shares_is_named_before_training(capsys: Any) -> None:
         "target and test share groups l; days 2024-01-10, 2024-01-11, 2024-01-12: what is trained"
         " on says nothing of new rows"
     ]
-    assert shared_with_target(one, test=classes(3)) == []
+    assert shared_with_target(one, test=rows(3, seed=7)) == []
 
 
 def test_mistakes_are_one_sentence() -> None:
-    with pytest.raises(ValueError, match="those of train"):
-        run(target=TensorDataset(torch.zeros(20, 5), torch.zeros(20).long()))
-    with pytest.raises(ValueError, match="target is given without train"):
-        run(target=TARGET, train=None)
-    with pytest.raises(ValueError, match="validation or test data are joined"):
-        run(target=TARGET, test=joined(TARGET, TARGET))
+    wide, nine = TensorDataset(torch.zeros(20, 5), torch.zeros(20).long()), rows(9)
+    refused(
+        (lambda: run(target=wide), "those of train"),
+        (lambda: run(target=TARGET, train=None), "target is given without train"),
+        (
+            lambda: run(target=TARGET, test=joined(TARGET, TARGET)),
+            "validation or test data are joi",
+        ),
+        (lambda: set_aside(nine, ["validation"]), "target has 9 rows, groups or dates, too few"),
+    )

@@ -1,10 +1,7 @@
 """What test rows, groups and parts of them say of a run, beside values found by hand."""
 
-from __future__ import annotations
-
 import math
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -52,24 +49,6 @@ def test_pseudo_values_of_a_mean_are_the_means_of_its_parts() -> None:
     assert by_group(unlabelled, torch.cat([uneven, uneven[:1]])).tolist() == pytest.approx(expected)
     one = by_group(values, torch.zeros(12).long())
     assert one.tolist() == pytest.approx([float(values.mean())])
-
-
-def test_pseudo_values_vary_as_a_metric_that_is_no_mean() -> None:
-    """The root mean squared error of 300 rows in 60 groups: as over many draws of the rows."""
-    random = np.random.default_rng(0)
-    parts = torch.arange(300) // 5
-
-    def drawn() -> torch.Tensor:
-        errors = random.normal(size=60).repeat(5) + random.normal(size=300)
-        return torch.from_numpy(errors)
-
-    def spread(errors: torch.Tensor) -> float:
-        found = jackknife(lambda rows: float(errors[rows].square().mean().sqrt()), parts)
-        return float(found.var() / len(found))
-
-    found = np.mean([spread(drawn()) for _ in range(40)])
-    truth = np.var([float(drawn().square().mean().sqrt()) for _ in range(4000)])
-    assert found == pytest.approx(truth, rel=0.15)
 
 
 def test_rows_are_divided_into_parts_of_neighbours_and_of_whole_groups() -> None:

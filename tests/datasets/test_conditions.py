@@ -1,7 +1,5 @@
 """Conditions of the data: sizes and shares by hand, what the oracle draws, refusals."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -46,9 +44,6 @@ def made(name: str, seed: int = 3, target: int = 100, **options: Any) -> Conditi
     return condition(
         name, numbered(), numbered(torch.arange(50) % 10), seed, target=target, **options
     )
-
-
-# --- images ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", OF_IMAGES)
@@ -112,9 +107,6 @@ def test_the_published_long_tail_of_cifar10() -> None:
     assert unequal[tail(unequal, 4, 0)].bincount().tolist() == [30, 15, 8]
 
 
-# --- tables, series --------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("data", ["table", "series"])
 @pytest.mark.parametrize("kind", ["law", "columns", "inputs"])
 def test_older_rows_drift(data: str, kind: str) -> None:
@@ -161,9 +153,6 @@ def test_the_law_of_the_table_is_friedmans_and_its_noise_has_deviation_one() -> 
         assert (y[:, 0] - right)[older].std() == pytest.approx(1, abs=0.05)
         assert (noise[older].std() > 1.5) == (kind != "inputs")
         assert x[~older].mean() == pytest.approx(0.5, abs=0.01)
-
-
-# --- refusals --------------------------------------------------------------------------------
 
 
 def test_what_cannot_be_made_is_refused_with_the_remedy() -> None:

@@ -1,7 +1,5 @@
 """Image files: which are found in folders, and that each is read as it is meant to be seen."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 

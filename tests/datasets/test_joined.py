@@ -1,7 +1,6 @@
 """Old rows and target rows in one data set: its rows and attributes, and what is refused."""
 
-from __future__ import annotations
-
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -9,12 +8,13 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
-from astkit import Loader, Table, joined
+from astkit import Loader, Table, Trainer, joined
 from astkit.datasets import as_loader
 from astkit.datasets.facts import class_labels, row_groups
 from astkit.datasets.joined import divide_joined
 from astkit.datasets.loader import old_rows
 from tests import build
+from tests.build import refused
 from tests.datasets.toy import DATA, N, Rows
 
 OLD = pd.DataFrame(
@@ -124,15 +124,7 @@ UNLIKE: list[tuple[Any, Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("train", "target", "said"), UNLIKE)
-def test_data_that_are_not_alike_are_one_sentence(train: Any, target: Any, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        joined(train, target)
-
-
-def test_joined_rows_are_not_validated_on() -> None:
-    from astkit import Trainer
-
+def test_data_that_are_not_alike_are_one_sentence() -> None:
+    refused(*((partial(joined, train, target), said) for train, target, said in UNLIKE))
     model, both = torch.nn.Linear(3, 3), joined(points(5), points(2))
-    with pytest.raises(ValueError, match="joined with rows of a target"):
-        Trainer(model, points(5), both, epochs=1)
+    refused((lambda: Trainer(model, points(5), both, epochs=1), "joined with rows of a target"))

@@ -1,7 +1,5 @@
 """Two million rows of numbers and words fit into three times the size of their file."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -2,12 +2,13 @@
 
 import pytest
 import torch
-from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from astkit import Gate, Loader, RandomSubset, Trainer
 from astkit.datasets import as_loader
 from astkit.datasets.facts import class_labels
+from tests import build
+from tests.build import refused
 
 N, SHARDS, BATCH = 60, 4, 8
 X = torch.randn(N, 5, generator=torch.Generator().manual_seed(0))
@@ -15,9 +16,7 @@ Y = torch.arange(N) % 3
 
 
 def model():
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        return nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3))
+    return build.network(5, 3)
 
 
 def pair(rows):
@@ -146,12 +145,14 @@ def test_a_gate_on_a_stream_goes_on_with_a_new_pass(stream, tmp_path, request):
 
 
 def test_a_plan_for_a_stream_is_refused(stream):
-    source = stream()
-    with pytest.raises(
-        ValueError, match="before loading, but a stream can only be read in order: use"
-    ):
-        Trainer(model(), source, policy=RandomSubset(0.5), epochs=1)
-    with pytest.raises(
-        ValueError, match="or use a policy that selects after scoring, such as Gate"
-    ):
-        RandomSubset(0.5).sampler(source, epochs=1)
+    source, policy = stream(), RandomSubset(0.5)
+    refused(
+        (
+            lambda: Trainer(model(), source, policy=policy, epochs=1),
+            "before loading, but a stream can only be read in order: use",
+        ),
+        (
+            lambda: policy.sampler(source, epochs=1),
+            "or use a policy that selects after scoring, such as Gate",
+        ),
+    )

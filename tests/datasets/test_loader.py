@@ -45,15 +45,6 @@ def mapped(tmp_path_factory):
 # --- batches ---------------------------------------------------------------------------------
 
 
-def test_plain_batches_are_the_rows():
-    index, x, y = passes(Loader(DATA, N, shuffle=False, normalize=STATS))[0]
-    assert index.tolist() == list(range(N))
-    assert torch.equal(y, DATA.labels)
-    mean, std = (torch.tensor(part).view(3, 1, 1) for part in STATS)
-    torch.testing.assert_close(x, (DATA.images.float() / 255 - mean) / std)
-    torch.testing.assert_close(passes(Loader(DATA, N, shuffle=False))[0][1], DATA.images / 255)
-
-
 orders = st.lists(st.tuples(st.integers(0, N - 1), st.integers(0, 3)), max_size=30)
 
 
@@ -100,22 +91,6 @@ def test_a_plain_copy_loads_every_row_as_it_is():
     loader = Loader(DATA, 8, augment=BOTH, drop_last=True, normalize=STATS)
     assert_same(passes(Loader(DATA, 8, normalize=STATS)), passes(loader.plain()))
     assert loader.drop_last
-
-
-def test_each_pass_visits_every_row_in_its_own_order():
-    loader = Loader(DATA, 4)
-    orders = [torch.cat([batch.index for batch in loader.batches(epoch)]) for epoch in (0, 1)]
-    for order in orders:
-        assert order.sort().values.tolist() == list(range(N))
-    assert not torch.equal(*orders)
-
-
-def test_rows_left_out_are_never_loaded():
-    data = Rows()
-    loader = Loader(data, 3)
-    passes(loader, order=torch.tensor([4, 9, 1, 7, 2]), start=1)
-    assert data.read == [7, 2]
-    assert passes(loader, order=torch.tensor([], dtype=torch.int64)) == []
 
 
 def test_global_generators_stay_where_they_are():
@@ -228,21 +203,6 @@ def test_a_batch_of_other_rows_than_its_index_is_refused(name, wrapped):
         list(loader.batches(0))
 
 
-# --- repeated rows ---------------------------------------------------------------------------
-
-
-def test_a_row_that_occurs_again_is_augmented_again():
-    loader = Loader(DATA, 8, augment=BOTH)
-    order = torch.zeros(40, dtype=torch.int64)
-    seen = torch.cat([x for _, x, _ in passes(loader, order=order, occurrence=torch.arange(40))])
-    assert len(seen.unique(dim=0)) > 20
-    first = passes(loader, order=order, occurrence=torch.zeros_like(order))
-    assert_same(first, passes(loader, order=order))  # the first occurrence has the key of a row
-    again = passes(loader, order=order[:1], occurrence=torch.tensor([5]))
-    assert torch.equal(again[0][1][0], seen[5])
-    assert again[0][0].item() == 0
-
-
 # --- workers ---------------------------------------------------------------------------------
 
 
@@ -303,10 +263,7 @@ def fail():
 
 @pytest.mark.parametrize(
     ("trouble", "words", "workers"),
-    [
-        (lambda: time.sleep(600), "timed out after 1", 1),
-        (fail, "row 3 is unlucky", 0),
-    ],
+    [(lambda: time.sleep(600), "timed out after 1", 1), (fail, "row 3 is unlucky", 0)],
 )
 def test_a_failing_row_is_an_error_and_the_next_pass_works(
     trouble, words, workers, tmp_path, monkeypatch
@@ -410,9 +367,6 @@ def test_what_goes_to_a_gpu_is_pinned_and_prefetched():
         assert options.items() <= vars(loader._dataloader()).items()
     options = {"pin_memory": False, "prefetch_factor": 2, "timeout": 300.0}
     assert options.items() <= vars(Loader(Rows(), 4, num_workers=2)._dataloader()).items()
-
-
-# --- refusals --------------------------------------------------------------------------------
 
 
 def test_unusable_items_and_arguments():

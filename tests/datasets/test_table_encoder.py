@@ -1,7 +1,5 @@
 """The encoding of a table: known values, training rows alone, words never seen, missing cells."""
 
-from __future__ import annotations
-
 import sys
 
 import numpy as np
@@ -25,14 +23,6 @@ def test_numbers_are_standardised_filled_by_the_median_and_clipped() -> None:
     later = pd.DataFrame({"a": [1e6, -1e6, np.nan], "b": [np.nan, 3.0, 1.0]})
     assert encoder.numbers(later)[:, 0].tolist() == [CLIP, -CLIP, 0]
     assert encoder.numbers(later)[:, 1].tolist() == [0, 2, 0]  # a constant is not divided
-
-
-def test_trees_see_values_as_they_are() -> None:
-    train = pd.DataFrame({"a": [0.0, 100, np.nan]})
-    values = TableEncoder().fit(train).numbers(train, scaled=False)
-    assert values[:2, 0].tolist() == [0, 100]
-    assert np.isnan(values[2, 0])
-    assert values[:, 1].tolist() == [0, 0, 1]
 
 
 def test_dates_are_days_weekday_month_and_hour() -> None:

@@ -1,7 +1,5 @@
 """Tables of people: each kind of cell is read rightly, or named in one message."""
 
-from __future__ import annotations
-
 import gzip
 from pathlib import Path
 
@@ -43,9 +41,7 @@ def column(folder: Path, cells: list[str], separator: str = ",") -> pd.Series:
         (["3 000", "12 500"] * 40, "|", [3000, 12500]),
     ],
 )
-def test_numbers_are_read_as_they_are_meant(
-    tmp_path: Path, cells: list[str], separator: str, expected: list[float]
-) -> None:
+def test_numbers_are_read_as_they_are_meant(tmp_path, cells, separator, expected):
     assert column(tmp_path, cells, separator)[:2].tolist() == expected
 
 
@@ -173,9 +169,7 @@ def test_a_later_table_is_read_as_the_first(tmp_path: Path) -> None:
     assert list(rows.frame) == ["a", "c", "y"]
     assert rows.frame["a"].tolist() == [2.5] * 9
     assert rows.frame["c"].isna().all()
-    assert rows.notes == [
-        f"{later} has further columns, left out: new",
-    ]
+    assert rows.notes == [f"{later} has further columns, left out: new"]
 
 
 @pytest.mark.parametrize(
@@ -187,9 +181,7 @@ def test_a_later_table_is_read_as_the_first(tmp_path: Path) -> None:
         (["03/04/2024", "13/04/2024"], ["03/04/2024", "04/04/2024"], pd.Timestamp("2024-04-03")),
     ],
 )
-def test_a_later_table_may_be_written_otherwise(
-    tmp_path: Path, first: list[str], later: list[str], value: object
-) -> None:
+def test_a_later_table_may_be_written_otherwise(tmp_path, first, later, value):
     """Where the first one's way does not read it; ambiguous cells are read as in the first."""
     paths = []
     for name, cells in (("first", first), ("later", later)):

@@ -1,7 +1,5 @@
 """Images with a transform, as torchvision's data sets have it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Streams of scores that the tests of the controllers share, and how a controller follows them."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterable

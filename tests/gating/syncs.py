@@ -1,7 +1,5 @@
 """Finds the operations that would make an accelerator wait, on whatever device they run."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Controllers: what all have in common, each law against a plain loop, their bounds and figures."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -14,7 +12,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from astkit.gating import LogIntegral, OriginPI, QuantileEMA, TopK
-from astkit.gating.controllers import density
 from tests.gating.streams import BATCH, follow, gamma2
 
 KINDS: list[Any] = [LogIntegral, OriginPI, QuantileEMA, TopK]
@@ -91,7 +88,6 @@ def test_batches_of_zeros_before_the_first_scores_leave_no_trace(kind: Any) -> N
     assert late.threshold(stream[0], 0) == pytest.approx(prompt.threshold(stream[0], 0), rel=0.05)
 
 
-# --- the default, step by step -------------------------------------------------------------------
 any_rates = st.floats(0, 1)
 any_targets = st.floats(0.001, 1)
 
@@ -111,9 +107,7 @@ def test_it_starts_at_the_first_batchs_quantile(target: float, seed: int, batch:
 
 @settings(deadline=None, max_examples=40)
 @given(any_targets, st.floats(0.01, 2), st.lists(any_rates, min_size=1, max_size=60))
-def test_it_moves_the_logarithm_by_gain_times_error(
-    target: float, gain: float, found: list[float]
-) -> None:
+def test_it_moves_the_logarithm_by_gain_times_error(target, gain, found):
     scores = torch.tensor([0.5, 1.0, 2.0])
     controller = LogIntegral(target, gain)
     logarithm = math.log(controller.threshold(scores, 0))
@@ -185,9 +179,6 @@ def test_the_automatic_gain_can_be_replaced_by_hand_and_given_back() -> None:
     assert controller.gain == measured
 
 
-# --- the default on moving scores ----------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("scale", "target"), [(4.0, 0.05), (0.25, 0.50)])
 def test_it_settles_after_a_fourfold_shock(scale: float, target: float) -> None:
     runs = []
@@ -203,9 +194,6 @@ def test_it_settles_after_a_fourfold_shock(scale: float, target: float) -> None:
     assert 0 < away[-1] < 75  # it came back, and stayed
 
 
-# --- the quantile's average, and densities -------------------------------------------------------
-
-
 def weibull(ordered: list[float], level: float) -> float:
     """The score at the rank ``(n + 1) level``, between neighbours linearly, within the range."""
     place = min(max((len(ordered) + 1) * level, 1), len(ordered))
@@ -215,15 +203,8 @@ def weibull(ordered: list[float], level: float) -> float:
 
 
 @settings(deadline=None, max_examples=40)
-@given(
-    st.floats(0.001, 1),
-    st.floats(0.01, 1),
-    st.integers(1, 50),
-    st.integers(0, 2**32 - 1),
-)
-def test_quantile_ema_averages_weibulls_quantiles(
-    target: float, alpha: float, batch: int, seed: int
-) -> None:
+@given(st.floats(0.001, 1), st.floats(0.01, 1), st.integers(1, 50), st.integers(0, 2**32 - 1))
+def test_quantile_ema_averages_weibulls_quantiles(target, alpha, batch, seed):
     stream = gamma2(seed, 8, batch)
     controller = QuantileEMA(target, alpha)
     expected: float | None = None
@@ -235,15 +216,6 @@ def test_quantile_ema_averages_weibulls_quantiles(
         expected += alpha * (found - expected)
         controller.update(0.123, scores)  # the rate takes no part
     assert math.log(controller.threshold(stream[0], 0)) == pytest.approx(expected, abs=1e-9)
-
-
-def test_the_density_by_hand() -> None:
-    # 4 values, so k = ceil(4 ** 0.8 / 3) = 2: the third nearest to 1 is 3 away
-    assert density(torch.tensor([1.0, 2.0, 4.0, 9.0]), 1.0) == pytest.approx(2 / (2 * 3 * 4))
-    assert density(torch.tensor([5.0, 5.0, 5.0, 9.0]), 5.0) == math.inf
-
-
-# --- the original's controller -------------------------------------------------------------------
 
 
 def plain_pi(
@@ -274,9 +246,7 @@ def plain_pi(
 @example(0.5, [0.75] * 3, {"kp": 0, "ki": 0, "alpha": 1, "start": 0.01})  # it stands still there
 @example(0.5, [0.75] * 3, {"kp": 0, "ki": 0, "alpha": 1, "start": 0.99})
 @example(0.1, [0.5, 0.5, 0.0], {})
-def test_it_is_the_published_law(
-    target: float, rates: list[float], options: dict[str, float]
-) -> None:
+def test_it_is_the_published_law(target, rates, options):
     controller = OriginPI(target, **options)
     constants = {"kp": 0.0015, "ki": 0.00005, "alpha": 0.3, "start": 0.5}
     for rate, expected in zip(rates, plain_pi(target, rates, **constants | options), strict=True):

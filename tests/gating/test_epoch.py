@@ -1,7 +1,5 @@
 """Epochs: plans of rounds, and samplers without a loader."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -92,20 +90,6 @@ def test_a_round_without_a_plan_is_its_share_of_the_order() -> None:
     assert (len(some.rows), some.share) == (2, 0.4)
 
 
-def test_candidates_of_a_round_without_rows_count_with_those_of_the_next() -> None:
-    class Late(Policy):
-        rounds = 3
-
-        def plan(self, run: RunInfo) -> Selection:
-            return Selection(run.rows[: 1 if run.round == 2 else 0])
-
-    epoch, found = Epoch(Late(), 6), []
-    while not epoch.complete:
-        epoch.plan(torch.arange(6), 0.0)
-        found.append((epoch.candidates, epoch.share))
-    assert found == [(2, 0.0), (4, 0.0), (6, 1 / 6)]
-
-
 @settings(deadline=None, max_examples=20)
 @given(st.lists(st.integers(0, 5), max_size=30))
 def test_occurrences_count_the_visits_of_a_row_before(rows: list[int]) -> None:
@@ -136,9 +120,7 @@ class Recalled(Policy):
         self.losses[visit.index] = visit.losses
 
 
-def test_rows_that_are_divided_among_the_processes_again_are_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_rows_that_are_divided_among_the_processes_again_are_refused(monkeypatch):
     monkeypatch.setattr("astkit.distributed.world", lambda: 2)
     monkeypatch.setattr("astkit.distributed.rank", lambda: 1)
     policy = RandomSubset(1.0)
@@ -150,9 +132,7 @@ def test_rows_that_are_divided_among_the_processes_again_are_refused(
 
 @pytest.mark.parametrize("weight", [1.0, 2.0])
 @pytest.mark.parametrize("kind", [Kept, Recalled])
-def test_an_epoch_that_is_not_trained_by_its_policy_is_told(
-    kind: type[Policy], weight: float, recwarn: pytest.WarningsRecorder
-) -> None:
+def test_an_epoch_that_is_not_trained_by_its_policy_is_told(kind, weight, recwarn):
     class Weighing(kind):  # type: ignore[misc, valid-type]
         def plan(self, run: RunInfo) -> Selection:
             weights = torch.full((len(run.rows),), weight)
@@ -166,7 +146,3 @@ def test_an_epoch_that_is_not_trained_by_its_policy_is_told(
         list(sampler)
         assert len(recwarn) == told
     assert not told or "no batch of the last epoch of Weighing was" in str(recwarn[0].message)
-
-
-def test_data_without_a_length_have_the_rows_that_are_said() -> None:
-    assert Epoch(RandomSubset(0.4), 5, data=object()).draws == 5

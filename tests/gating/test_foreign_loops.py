@@ -1,7 +1,5 @@
 """Policies in loops of one's own, before loading through torch's DataLoader."""
 
-from __future__ import annotations
-
 import copy
 import warnings
 from collections.abc import Callable
@@ -11,13 +9,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
+from torch.utils.data import DataLoader, TensorDataset, default_collate
 
 from astkit import Gate, RandomSubset
 from astkit.datasets import indexed
 from astkit.gating import Policy, RunInfo, Scored, Selection, Visit
 from astkit.gating.policies.infobatch import InfoBatch
 from astkit.trainers import TrainConfig, Trainer
+from tests import build
 from tests.integrations.loops import make_model
 
 N = 50
@@ -25,14 +24,6 @@ X = torch.randn(N, 6, generator=torch.Generator().manual_seed(0))
 Y = (X[:, :3] + 0.3 * X[:, 3:]).argmax(1)
 PAIRS = TensorDataset(X, Y)
 criterion = nn.CrossEntropyLoss(reduction="none")
-
-
-class Dicts(Dataset[dict[str, Tensor]]):
-    def __len__(self) -> int:
-        return N
-
-    def __getitem__(self, row: int) -> dict[str, Tensor]:
-        return {"x": X[row], "labels": Y[row]}
 
 
 class Rounds(Policy):
@@ -91,7 +82,7 @@ def stacked(pairs: list[Any]) -> Any:
 WORKERS = {"num_workers": 2, "prefetch_factor": 4, "multiprocessing_context": "fork"}
 LOADERS: dict[str, dict[str, Any]] = {
     "drop_last": {"drop_last": True},
-    "dicts": {"data": Dicts()},
+    "dicts": {"data": build.as_dataset([{"x": x, "labels": y} for x, y in PAIRS])},
     "collate": {"collate_fn": stacked},
     "persistent": {**WORKERS, "persistent_workers": True},
 }

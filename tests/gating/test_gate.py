@@ -1,9 +1,8 @@
 """The gate: exact decisions, fair ties, counted fallbacks, no side effects, a resumable state."""
 
-from __future__ import annotations
-
 import math
 import warnings
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,9 +12,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from astkit.gating import Controller, Gate, LogIntegral, OriginPI, Selection, TopK
+from astkit.gating import Gate, LogIntegral, OriginPI, Selection, TopK
 from astkit.gating.scores import Loss
 from astkit.names import REGISTRIES
+from tests.build import refused
 from tests.gating.streams import through_json
 from tests.gating.syncs import Syncs
 
@@ -39,9 +39,6 @@ def as_tuple(chosen: Selection) -> tuple[Any, ...]:
     return index, weight, chosen.candidates, chosen.measured_rate, chosen.threshold, chosen.fallback
 
 
-# --- what is chosen --------------------------------------------------------------------------
-
-
 @alone
 @equal_scores
 @settings(deadline=None, max_examples=50)
@@ -54,14 +51,7 @@ def as_tuple(chosen: Selection) -> tuple[Any, ...]:
     st.tuples(st.integers(0, 4), st.integers(1, 3), st.integers(0, 2**32 - 1)),
 )
 @example("log_integral", 0.9999999999999999, [3], 10**6, 0.0, (0, 1, 0))
-def test_every_decision_follows_the_rules(
-    controller: str,
-    target: float,
-    batches: list[int],
-    levels: int,
-    share: float,
-    rest: tuple[int, int, int],
-) -> None:
+def test_every_decision_follows_the_rules(controller, target, batches, levels, share, rest):
     """Above the threshold, ties up to the quota, fallback; as if no row were without a score."""
     fallback, min_active, seed = rest
     min_active = min(min_active, fallback or min_active)
@@ -105,29 +95,6 @@ def test_every_decision_follows_the_rules(
     assert {**gate.state_dict(), "nonfinite": 0} == clean.state_dict()
 
 
-def test_the_controller_learns_each_batch_once_and_after_the_decision() -> None:
-    calls: list[tuple[Any, ...]] = []
-
-    class Recorder(Controller):
-        def threshold(self, scores: Tensor, quota: int) -> float:
-            calls.append(("threshold", len(scores), quota))
-            return 0.5
-
-        def update(self, rate: float, scores: Tensor) -> None:
-            calls.append(("update", len(scores), rate))
-
-    gate = Gate(controller=Recorder(0.25))
-    assert gate.rate == 0.25  # an instance brings its own
-    gate.select(torch.tensor([0.1, 0.6, math.nan, 0.7, 0.2, 0.3]))
-    gate.select(torch.tensor([0.1, 0.2, 0.3, 0.4]))  # the fallback's rows are not in the rate
-    assert calls == [
-        ("threshold", 5, 1),
-        ("update", 5, 0.4),
-        ("threshold", 4, 1),
-        ("update", 4, 0.0),
-    ]
-
-
 @equal_scores
 @pytest.mark.parametrize("controller", CONTROLLERS)
 def test_a_target_of_1_selects_everything_until_it_is_lowered(controller: str) -> None:
@@ -141,16 +108,11 @@ def test_a_target_of_1_selects_everything_until_it_is_lowered(controller: str) -
         assert np.mean(found) == pytest.approx(0.25, abs=0.01)
 
 
-# --- ties ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("controller", "value", "target"),
     [("log_integral", 0.0, 0.1), ("log_integral", 0.3, 0.9), ("origin_pi", 5.0, 1 / 3)],
 )
-def test_equal_scores_warn_once_and_keep_the_target_rate(
-    controller: str, value: float, target: float
-) -> None:
+def test_equal_scores_warn_once_and_keep_the_target_rate(controller, value, target):
     gate = Gate(target, controller=controller, fallback=0)
     drawn = torch.zeros(10)
     with warnings.catch_warnings(record=True) as caught:
@@ -164,9 +126,6 @@ def test_equal_scores_warn_once_and_keep_the_target_rate(
     assert abs(gate.active - target * 3000) < 1
     expected = 300 * target
     assert bool(((drawn - expected).abs() < 5 * math.sqrt(expected)).all())
-
-
-# --- the fallback ----------------------------------------------------------------------------
 
 
 def test_two_random_rows_are_trained_on_when_none_is_active() -> None:
@@ -183,9 +142,6 @@ def test_two_random_rows_are_trained_on_when_none_is_active() -> None:
     assert gate.fallback_rows == 800
     # each row with chance 1/4: 100 times, with a standard deviation of 8.7
     assert bool(((drawn - 100).abs() < 45).all())
-
-
-# --- small batches ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("controller", ["log_integral", "top_k"])
@@ -227,9 +183,6 @@ def test_batches_large_enough_for_the_fallback_or_without_one_do_not_warn() -> N
     assert repr(Gate(0.25)) == "Gate(rate=0.25)"
 
 
-# --- scores that are not finite --------------------------------------------------------------
-
-
 @equal_scores
 def test_one_broken_image_does_not_cost_the_batch() -> None:
     x, y = torch.rand(16, 3, 4, 4), torch.randint(5, (16,))
@@ -252,70 +205,41 @@ def test_scores_that_cannot_be_selected_from_are_refused() -> None:
     cases = [(torch.full((6,), bad), diverged) for bad in (math.nan, math.inf, -math.inf)]
     cases += [(torch.zeros(each), shape) for each in ((), (0,), (4, 1), (2, 3))]
     for scores, sentence in cases:
-        with pytest.raises(ValueError, match=sentence):
-            gate.select(scores)
-        with pytest.raises(ValueError, match=sentence):
-            gate.settle(scores, torch.zeros(scores.shape, dtype=torch.bool))
-
-
-@pytest.mark.parametrize(
-    ("score", "found"),
-    [
+        none = torch.zeros(scores.shape, dtype=torch.bool)
+        refused(
+            (partial(gate.select, scores), sentence), (partial(gate.settle, scores, none), sentence)
+        )
+    for score, found in (
         (lambda o, t, i: o[:3, 0], r"shape \[3\]"),
         (lambda o, t, i: torch.cat([o[:, 0], o[:, 0]]), r"shape \[16\]"),
         (lambda o, t, i: [1.0] * 8, "type list"),
-    ],
-)
-def test_a_score_of_other_rows_is_refused(score: Any, found: str) -> None:
-    sentence = f"scores has {found} for a batch of 8: give one score a row"
-    with pytest.raises(ValueError, match=sentence):
-        Gate(0.5, score)(nn.Linear(3, 2), torch.randn(8, 3), torch.zeros(8).long())
+    ):
+        call = partial(Gate(0.5, score), nn.Linear(3, 2), torch.randn(8, 3), torch.zeros(8).long())
+        refused((call, f"scores has {found} for a batch of 8: give one score a row"))
 
 
 EVERY = sorted(REGISTRIES["controller"])
-
-
-# --- what may be given -----------------------------------------------------------------------
-
-
-def test_criteria_of_ones_own() -> None:
-    model, x, y = nn.Linear(4, 1), torch.randn(12, 4), torch.randn(12, 1)
-    squared = Gate(0.25, criterion=nn.MSELoss(reduction="none"), controller="top_k")
-    errors = (model(x) - y).detach().square().squeeze(1)
-    assert set(squared(model, x, y).index.tolist()) == set(errors.topk(3).indices.tolist())
 
 
 def test_impossible_arguments_are_refused_and_leave_the_rate() -> None:
     gate = Gate(0.25)
     for rate in (0, -1, 1.5, math.nan):
         sentence = f"rate is {rate}: give a share above 0 and at most 1"
-        with pytest.raises(ValueError, match=sentence):
-            Gate(rate, controller=TopK(0.5))
-        with pytest.raises(ValueError, match=sentence):
-            gate.rate = rate
+        refused(
+            (partial(Gate, rate, controller=TopK(0.5)), sentence),
+            (partial(setattr, gate, "rate", rate), sentence),
+        )
         assert gate.rate == gate.controller.rate == 0.25
-    with pytest.raises(ValueError, match=r"unknown controller 'pid': choose one of log_integral"):
-        Gate(controller="pid")
-
-
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        *(({"fallback": value}, "a whole number of 0") for value in (-1, 1.5, "2", math.inf)),
-        *(({"min_active": value}, "a whole number of 0") for value in (-1, 2.5)),
-        ({"min_active": 5}, "but the fallback trains on 2 rows: give a fallback of"),
-        *(({"controller": value}, "give a name, such as 'log") for value in (None, LogIntegral)),
-        *(({"score": value}, "give a name, such as 'loss'") for value in (None, 0.5, Loss)),
-    ],
-)
-def test_arguments_of_other_kinds_are_refused(options: dict[str, Any], sentence: str) -> None:
-    (name,) = options
-    with pytest.raises(ValueError, match=f"^{name} is .*{sentence}"):
-        Gate(**options)
+    for name, values, words in (
+        ("fallback", (-1, 1.5, "2", math.inf), "fallback is .*a whole number of 0"),
+        ("min_active", (-1, 2.5), "min_active is .*a whole number of 0"),
+        ("min_active", (5,), "min_active is .*but the fallback trains on 2 rows: give a fallback"),
+        ("controller", (None, LogIntegral), "controller is .*give a name, such as 'log"),
+        ("controller", ("pid",), "unknown controller 'pid': choose one of log_integral"),
+        ("score", (None, 0.5, Loss), "score is .*give a name, such as 'loss'"),
+    ):
+        refused(*((partial(Gate, **{name: value}), f"^{words}") for value in values))
     assert Gate(min_active=2, fallback=0).min_active == 2  # no row is added
-
-
-# --- state -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["top_k", "quantile_ema"])
@@ -355,9 +279,6 @@ def test_a_gate_continues_bit_for_bit_from_its_saved_state(controller: str, step
     assert gate.nonfinite == 8
 
 
-# --- top-k on the device ---------------------------------------------------------------------
-
-
 @alone
 @settings(deadline=None, max_examples=30)
 @given(
@@ -367,9 +288,7 @@ def test_a_gate_continues_bit_for_bit_from_its_saved_state(controller: str, step
     st.sampled_from([2, 10**6]),
     st.integers(0, 2**32 - 1),
 )
-def test_top_k_takes_the_highest_finite_scores(
-    target: float, sizes: list[int], fallback: int, levels: int, seed: int
-) -> None:
+def test_top_k_takes_the_highest_finite_scores(target, sizes, fallback, levels, seed):
     """Of equal scores the first rows, and never a whole row away from what was wanted so far."""
     gate, carry, generator = Gate(target, controller="top_k", fallback=fallback), 0.0, None
     generator = torch.Generator().manual_seed(seed)
@@ -392,15 +311,6 @@ def test_top_k_takes_the_highest_finite_scores(
     assert (gate.fallback_rows, gate.nonfinite, gate.seen) == (added, lost, sum(sizes) - lost)
 
 
-def test_rows_without_a_finite_score_weigh_nothing_and_cannot_spoil_the_mean() -> None:
-    gate = Gate(0.9, controller="top_k")
-    chosen = gate.select(torch.tensor([1.0, math.nan, 3.0, math.inf, -math.inf, 2.0]))
-    losses = torch.tensor([1.0, math.nan, 3.0, math.inf, math.inf, 2.0])
-    assert float(chosen.mean(chosen.take(losses))) == 2.0
-    lost = gate.select(torch.full((8,), math.nan))
-    assert math.isnan(float(lost.mean(lost.take(torch.full((8,), math.nan)))))
-
-
 class High(LogIntegral):
     def threshold(self, scores: Tensor, quota: int) -> float:
         self.value = 9.0
@@ -408,9 +318,7 @@ class High(LogIntegral):
 
 
 @pytest.mark.parametrize("controller", [High(0.01), "top_k"])
-def test_a_process_that_selects_no_row_takes_one_with_a_finite_score(
-    controller: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_that_selects_no_row_takes_one_with_a_finite_score(controller, monkeypatch):
     monkeypatch.setattr("astkit.distributed.world", lambda: 2)
     gate = Gate(0.01, controller=controller, fallback=0)
     chosen = gate.select(torch.tensor([math.nan, 2.0, 1.0]))

@@ -1,7 +1,5 @@
 """One loss a row, whatever the model returns: against Python loops; and one sentence a misuse."""
 
-from __future__ import annotations
-
 import math
 from collections import UserDict
 from collections.abc import Callable
@@ -18,8 +16,9 @@ from torch.nn import functional as F
 from torch.utils.data import ConcatDataset
 
 from astkit.gating import Gate, cross_entropy_rows, row_losses, token_losses
-from astkit.gating.losses import class_outputs, labels_of, logits_of, reduced
+from astkit.gating.losses import labels_of, logits_of, reduced
 from astkit.trainers import Trainer
+from tests.build import refused
 from tests.gating.streams import slow_loss
 
 LOGITS = torch.randn(4, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -29,9 +28,7 @@ ROWS, SHORT = F.cross_entropy(LOGITS, LABELS, reduction="none"), LABELS.to(torch
 
 @settings(deadline=None, max_examples=30)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 4), st.integers(0, 4), st.integers(2, 5))
-def test_row_losses_equal_a_loop_over_rows_and_tokens(
-    seed: int, rows: int, tokens: int, classes: int
-) -> None:
+def test_row_losses_equal_a_loop_over_rows_and_tokens(seed, rows, tokens, classes):
     """``tokens`` of 0: one label a row. A token with the label -100 does not count."""
     random = torch.Generator().manual_seed(seed)
     shape = (rows, tokens) if tokens else (rows,)
@@ -176,22 +173,6 @@ def test_a_weighted_criterion_takes_half_precision_of_any_structure(name: str) -
         assert logits(outputs).dtype == dtype  # the model's own are as they were
 
 
-def test_class_outputs_are_those_of_classifiers_alone() -> None:
-    logits, labels = class_outputs({"logits": LOGITS}, {"labels": LABELS}) or (None, None)
-    assert logits is LOGITS
-    assert labels is LABELS
-    for outputs, targets in (
-        (LOGITS, LABELS.double()),
-        (LOGITS, LABELS > 2),
-        (LOGITS, LABELS[:, None]),
-        (LOGITS[:3], LABELS),
-        (LOGITS[:, 0], LABELS),
-        ("a", LABELS),
-        (LOGITS, {"y": LABELS}),
-    ):
-        assert class_outputs(outputs, targets) is None
-
-
 class Tokens(nn.Module):
     """Predicts tokens; its own loss is that of the next ones, or of the same ones."""
 
@@ -282,10 +263,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
 
 
 def test_what_gives_no_loss_a_row_is_refused() -> None:
-    for call, words in REFUSED.values():
-        with pytest.raises(ValueError, match=words) as caught:
-            call()
-        assert "\n" not in str(caught.value)
+    refused(*REFUSED.values())
 
 
 def test_memory_that_runs_out_is_no_mismatch() -> None:

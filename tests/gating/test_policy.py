@@ -1,7 +1,5 @@
 """Policies: what every one keeps, names, and one sentence an error."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Callable
@@ -56,12 +54,6 @@ def test_a_policy_by_name_by_mapping_and_as_it_is() -> None:
     assert as_policy({**given, "seed": 3}, seed=7).seed == 3  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("seed", [np.int64(1), np.uint8(1)])
-def test_equal_seeds_of_any_type_are_one_seed(seed: Any) -> None:
-    for policy in (RandomSubset(0.5, seed=seed), Gate(seed=seed)):
-        assert (type(policy.seed), policy.seed) == (int, 1)
-
-
 def test_a_state_stays_as_it_was_saved() -> None:
     policy = as_policy("cached_loss")
     assert policy is not None
@@ -100,9 +92,7 @@ def choose(*index: int) -> Any:
     return Choosing(Selection(torch.tensor(index, dtype=torch.int64)))(nn.Linear(6, 3), X, Y)
 
 
-def test_a_process_that_selects_no_row_passes_one_with_weight_0(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_process_that_selects_no_row_passes_one_with_weight_0(monkeypatch):
     assert len(choose()) == 0
     monkeypatch.setattr("astkit.distributed.world", lambda: 2)
     assert (choose().index.tolist(), choose().weight.tolist()) == ([0], [0.0])
@@ -190,12 +180,3 @@ def test_an_error_is_one_sentence_with_the_remedy() -> None:
         assert "\n" not in sentence
         assert not re.search(r"[^.]\. ", sentence)
         assert len(sentence) < 300
-
-
-def test_each_registered_policy_and_controller_describes_itself() -> None:
-    described = {name: vars(resolve("policy", name))["card"] for name in REGISTRIES["policy"]}
-    for name in REGISTRIES["controller"]:
-        own = vars(resolve("controller", name))  # not inherited
-        described[name] = own["law"], own["good_for"]
-    for card in described.values():
-        assert all(len(entry) > 5 and "\n" not in entry for entry in card)

@@ -1,10 +1,8 @@
 """Scores against plain Python loops and autograd; names; scores that remember."""
 
-from __future__ import annotations
-
 import math
 import re
-from collections.abc import Callable
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -15,22 +13,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from astkit.gating import (
-    ContextScore,
-    Gate,
-    LossAndContrast,
-    Score,
-    Scored,
-)
-from astkit.gating.scores import (
-    LossContrastConstant,
-    confidence,
-    entropy,
-    gradient_norm,
-    margin,
-)
+from astkit.gating import ContextScore, Gate, LossAndContrast, Scored
+from astkit.gating.scores import LossContrastConstant, confidence, entropy, gradient_norm, margin
 from astkit.names import resolve
 from astkit.trainers.fingerprint import plain
+from tests.build import refused
 from tests.gating.streams import slow_loss
 
 RELATIVE = [LossAndContrast, LossContrastConstant]
@@ -88,9 +75,7 @@ def make_batch(
     st.sampled_from([0.0, 0.01, 1.0, 20.0]),
     st.sampled_from([torch.float32, torch.float64]),
 )
-def test_the_origins_rules_equal_a_loop_over_rows(
-    seed: int, rows: int, channels: int, size: int, scale: float, dtype: torch.dtype
-) -> None:
+def test_the_origins_rules_equal_a_loop_over_rows(seed, rows, channels, size, scale, dtype):
     outputs, targets, inputs = make_batch(seed, rows, channels, size, dtype)
     batch = scale * outputs, targets, inputs
     # a loss is a difference of logits: in float32 a small one has the error of their rounding
@@ -108,9 +93,7 @@ def test_the_origins_rules_equal_a_loop_over_rows(
 @pytest.mark.parametrize("kind", RELATIVE)
 @settings(deadline=None, max_examples=10)
 @given(seed=seeds, rows=st.integers(1, 15))
-def test_features_are_each_rows_own_and_references_can_run(
-    kind: type[LossAndContrast], seed: int, rows: int
-) -> None:
+def test_features_are_each_rows_own_and_references_can_run(kind, seed, rows):
     score, batch = kind(), make_batch(seed, rows)
     features = score.features(Scored(*batch))
     flat = [value for pair in slow_features(*batch) for value in pair]
@@ -124,15 +107,6 @@ def test_features_are_each_rows_own_and_references_can_run(
         torch.testing.assert_close(running, score.reference(features[: count + 1]))
 
 
-def test_contrast_asks_for_images() -> None:
-    outputs, targets, _ = make_batch(0, rows=4)
-    tokens, pair = torch.zeros(4, 7, dtype=torch.int64), (torch.zeros(4, 7), torch.zeros(4, 7))
-    for inputs in (tokens, torch.zeros(4), torch.zeros(4, 1), pair):
-        with pytest.raises(ValueError, match=r"contrast needs the inputs in one.*score='loss'"):
-            LossAndContrast()(outputs, targets, inputs)
-
-
-# --- scores of class outputs ---------------------------------------------------------------------
 OF_CLASSES = ["entropy", "margin", "confidence", "gradient_norm"]
 UNUSED = torch.zeros(0)  # no input is looked at
 some_logits = st.integers(1, 6).flatmap(
@@ -170,9 +144,7 @@ def slow_confidence(row: list[float]) -> float:
 )
 @settings(deadline=None, max_examples=30)
 @given(rows=some_logits)
-def test_uncertainties_equal_a_loop_over_rows(
-    score: Score, slow: Callable[[list[float]], float], rows: list[list[float]]
-) -> None:
+def test_uncertainties_equal_a_loop_over_rows(score, slow, rows):
     outputs = torch.tensor(rows, dtype=torch.float64)
     scores = score(outputs, torch.zeros(len(rows), dtype=torch.int64), UNUSED)
     assert scores.dtype == torch.float64
@@ -189,9 +161,7 @@ def autograd_norm(row: Tensor, target: Tensor) -> float:
 
 @settings(deadline=None, max_examples=30)
 @given(rows=some_logits, seed=st.integers(0, 2**32 - 1))
-def test_the_gradient_norm_is_autograds_for_labels_and_for_shares(
-    rows: list[list[float]], seed: int
-) -> None:
+def test_the_gradient_norm_is_autograds_for_labels_and_for_shares(rows, seed):
     outputs = torch.tensor(rows, dtype=torch.float64)
     random = torch.Generator().manual_seed(seed)
     labels = torch.randint(outputs.shape[1], (len(rows),), generator=random)
@@ -229,42 +199,32 @@ def test_a_class_that_is_masked_out_does_not_count() -> None:
         torch.testing.assert_close(masked, score(without, torch.tensor([1]), UNUSED))
 
 
-def test_outputs_and_targets_that_are_no_classes_are_refused() -> None:
-    shapes = [(4,), (4, 1), (3, 5), (4, 5, 7), ()]
-    for name, outputs in product(OF_CLASSES, [*map(torch.zeros, shapes), ("a",), None]):
-        sentence = (
-            r"model returned (\[.*\]|Tensor|tuple|NoneType) for a batch of 4 rows.*, such as 'gate'"
-        )
-        with pytest.raises(ValueError, match=sentence):
-            resolve("score", name)(outputs, torch.zeros(4, dtype=torch.int64), UNUSED)
-    column, whole = torch.zeros(4, 1, dtype=torch.int64), torch.zeros(4, 5, dtype=torch.int64)
-    for targets in (torch.zeros(4), torch.zeros(4, 3), column, whole):
-        with pytest.raises(ValueError, match=r"targets are torch\.\w+ of shape .*, such as 'gate'"):
-            gradient_norm(torch.zeros(4, 5), targets, UNUSED)
+def test_what_has_no_score_is_refused() -> None:
+    labels, rows = torch.zeros(4, dtype=torch.int64), torch.zeros(4, 5)
+    sentence = r"model returned (\[.*\]|Tensor|tuple|NoneType) for a batch of 4 rows.*, such as 'ga"
+    for outputs in (*map(torch.zeros, [(4,), (4, 1), (3, 5), (4, 5, 7), ()]), ("a",), None):
+        for name in OF_CLASSES:
+            refused((partial(resolve("score", name), outputs, labels, UNUSED), sentence))
+    for targets in (torch.zeros(4), torch.zeros(4, 3), labels[:, None], rows.long()):
+        sentence = r"targets are torch\.\w+ of shape .*, such as 'gate'"
+        refused((partial(gradient_norm, rows, targets, UNUSED), sentence))
     for label in (5, -1):
-        with pytest.raises(ValueError, match=f"the label {label}, but the model has 5 outputs"):
-            gradient_norm(torch.zeros(3, 5), torch.tensor([0, label, 1]), UNUSED)
-    with pytest.raises(ValueError, match=r"float probabilities \[batch, classes\] of 0 or more"):
-        gradient_norm(torch.zeros(2, 5), torch.full((2, 5), -1.0), UNUSED)
-
-
-# --- by name -------------------------------------------------------------------------------------
-@pytest.mark.parametrize("text", ["", "lose", "loss ", "loss + contrast", "0.7*loss", "loss, loss"])
-def test_an_unknown_name_is_refused_in_one_sentence(text: str) -> None:
-    with pytest.raises(ValueError, match=f"^unknown score {re.escape(repr(text))}: choose one of"):
-        Gate(score=text)
-
-
-def test_a_negative_loss_is_refused_where_losses_are_divided() -> None:
-    random = torch.Generator().manual_seed(0)
-    x, y = torch.randn(4, 5, generator=random), torch.arange(4)
+        call = partial(gradient_norm, rows, torch.tensor([0, label, 1, 1]), UNUSED)
+        refused((call, f"the label {label}, but the model has 5 outputs"))
+    sentence = r"float probabilities \[batch, classes\] of 0 or more"
+    refused((partial(gradient_norm, rows, rows - 1, UNUSED), sentence))
+    for inputs in (labels[:, None], torch.zeros(4), rows[:, :1], (rows, rows)):
+        sentence = r"contrast needs the inputs in one.*score='loss'"
+        refused((partial(LossAndContrast(), rows, labels, inputs), sentence))
     for score in ("loss_and_contrast", "loss_contrast_constant"):
         likelihood = Gate(score=score, criterion=lambda outputs, targets: outputs[:, 0] - 9)
-        with pytest.raises(ValueError, match=r"a loss is negative, but this score divides losses"):
-            likelihood(torch.nn.Identity(), x, y)
+        call = partial(likelihood, torch.nn.Identity(), torch.rand(4, 5), labels)
+        refused((call, "a loss is negative, but this score divides losses"))
+    for text in ("", "lose", "loss ", "loss + contrast", "0.7*loss", "loss, loss"):
+        sentence = f"^unknown score {re.escape(repr(text))}: choose one of"
+        refused((partial(Gate, score=text), sentence))
 
 
-# --- memories ------------------------------------------------------------------------------------
 class Surprise(ContextScore):
     """The loss above its mean in the batch before, as an exponential."""
 

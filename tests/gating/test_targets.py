@@ -1,7 +1,5 @@
 """What whole-number targets are to a criterion: names of classes, or numbers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

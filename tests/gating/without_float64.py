@@ -1,7 +1,5 @@
 """Tensors of a device without float64, as MPS, on the CPU."""
 
-from __future__ import annotations
-
 from typing import Any, Self
 
 import torch

@@ -1,7 +1,5 @@
 """A small task, and the kit's own loop as the reference of the other libraries' loops."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 
@@ -12,6 +10,7 @@ from torch.utils.data import TensorDataset
 
 from astkit import Budget, Gate, Policy, RandomSubset, TrainConfig, Trainer
 from astkit.gating.policies.infobatch import InfoBatch
+from tests import build
 
 N, BATCH, LR = 90, 8, 0.1
 X = torch.randn(N, 6, generator=torch.Generator().manual_seed(0))
@@ -31,27 +30,33 @@ def _rounds(policy: Policy) -> Policy:
 
 
 def make_model(seed: int = 0) -> nn.Sequential:
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        return nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 3))
+    return build.network(6, 3, 8, nn.LayerNorm(8), nn.ReLU(), seed=seed)
 
 
 def rows_of(logits: Tensor, y: Tensor) -> Tensor:
     return F.cross_entropy(logits, y, reduction="none")
 
 
-def own_loop(policy: Policy | Gate, data: Any = PAIRS, model: Any = None, **budget: Any) -> Any:
-    """The model as trained by `Trainer` with plain SGD."""
+def own_loop(
+    policy: Policy | Gate,
+    data: Any = PAIRS,
+    model: Any = None,
+    batch_size: int = BATCH,
+    criterion: Any = None,
+    **budget: Any,
+) -> Any:
+    """A copy of the model as trained by `Trainer` with plain SGD."""
     model = make_model() if model is None else copy.deepcopy(model)
     Trainer(
         model,
         data,
         policy=policy,
         budget=Budget(**budget),
-        batch_size=BATCH,
+        batch_size=batch_size,
         optimizer=torch.optim.SGD(model.parameters(), LR),
         config=TrainConfig(schedule="constant", clip_norm=None),
         device="cpu",
+        **({} if criterion is None else {"criterion": criterion}),
     ).run()
     return model
 

@@ -1,7 +1,5 @@
 """The examples of docs/loops.md run as they stand, and train as the kit's own loop does."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 from typing import Any
@@ -10,9 +8,9 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from astkit import RandomSubset, TrainConfig, Trainer, indexed
+from astkit import RandomSubset, indexed
 from astkit.gating.policies.infobatch import InfoBatch
-from tests.integrations.loops import assert_same
+from tests.integrations.loops import assert_same, own_loop
 from tests.test_readme import PAGES, blocks
 
 
@@ -34,19 +32,13 @@ def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return run
 
 
-def own_loop(names: dict[str, Any], policy: Any) -> Any:
-    model = names["before"]
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    config = TrainConfig(schedule="constant", clip_norm=None)
-    options: dict[str, Any] = {"epochs": 4, "batch_size": 64, "device": "cpu"}
-    train = names["train"]
-    Trainer(model, train, policy=policy, optimizer=optimizer, config=config, **options).run()
-    return model
+def as_the_kit(names: dict[str, Any], policy: Any) -> Any:
+    return own_loop(policy, names["train"], names["before"], batch_size=64, epochs=4)
 
 
 def test_lightning(example: Any, tmp_path: Path) -> None:
     names = example("lightning")
-    assert_same(names["model"], own_loop(names, InfoBatch()))
+    assert_same(names["model"], as_the_kit(names, InfoBatch()))
     from lightning.pytorch.callbacks import ModelCheckpoint
 
     def fit(path: Path | None = None, **saving: Any) -> Any:
@@ -69,7 +61,7 @@ def test_lightning(example: Any, tmp_path: Path) -> None:
 
 def test_accelerate(example: Any, tmp_path: Path) -> None:
     names = example("accelerate")
-    assert_same(names["model"], own_loop(names, RandomSubset(0.25)))
+    assert_same(names["model"], as_the_kit(names, RandomSubset(0.25)))
     policy = names["policy"]
     rows = [[index.tolist() for index, _ in names["loader"]]]  # of a fifth epoch
     names["accelerator"].load_state("checkpoint")

@@ -1,7 +1,5 @@
 """PolicyTrainer trains the objective of the model, whatever its loss is, or refuses."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -100,9 +98,7 @@ def binary(outputs: Any, batch: Any) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("kind", "criterion"), [("pictures", None), ("experts", None), ("labels", binary)]
 )
-def test_with_every_row_the_objective_is_the_models_own(
-    kind: str, criterion: Any, tmp_path: Path
-) -> None:
+def test_with_every_row_the_objective_is_the_models_own(kind, criterion, tmp_path):
     trained = []
     for policy in (Gate(1.0), None):
         model = made(MODELS[kind])
@@ -123,9 +119,7 @@ def tagger() -> Any:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("head", [0.0, 1.0])
 @pytest.mark.parametrize(("kind", "shifted"), [(tagger, False), (mixtral, True)])
-def test_labels_are_shifted_where_the_models_loss_shifts_them(
-    kind: Any, shifted: bool, head: float, dtype: torch.dtype, tmp_path: Path
-) -> None:
+def test_labels_are_shifted_where_the_models_loss_shifts_them(kind, shifted, head, dtype, tmp_path):
     """Also where shifting changes nothing within rounding, as with a head of zeros."""
     model = made(kind).to(dtype)
     (model.classifier if kind is tagger else model.lm_head).weight.data.mul_(head)

@@ -1,7 +1,5 @@
 """With two processes, each library trains on the rows that one process with their batches would."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The two ways a notebook is run here, papermill and nbval, and the notebooks they are run on."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -7,8 +7,6 @@ pandas is not imported before: it asks then whether it is in a notebook. In thes
 smaller estimators.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """Each notebook can be run with other parameters, and a misspelt one does not pass unnoticed."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A counter whose joules are known, and images of noise."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

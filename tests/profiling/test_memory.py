@@ -1,7 +1,5 @@
 """Peak memory against allocations of known size."""
 
-from __future__ import annotations
-
 import mmap
 from pathlib import Path
 

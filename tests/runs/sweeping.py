@@ -1,7 +1,5 @@
 """A small notebook that fails on demand, and executions that are played."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import nbformat

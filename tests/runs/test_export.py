@@ -1,7 +1,5 @@
 """The exported notebook: its order, its bytes, its archive, and the files for Kaggle."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
@@ -117,9 +115,7 @@ def named(small: Path) -> Path:
     return small
 
 
-def test_the_archive_and_named_files_are_unpacked_and_a_changed_one_is_refused(
-    named: Path, tmp_path: Path
-) -> None:
+def test_the_archive_and_named_files_are_unpacked_and_a_changed_one_is_refused(named, tmp_path):
     parameters, package, _ = sources(build(named))
     shown = "import astkit\nprint(astkit.__file__)\nprint(astkit.Gate.__module__)\nprint(results)"
     shown += "\nprint(open(results, 'rb').read(), repr(word), repr(empty))"
@@ -187,12 +183,6 @@ def test_an_export_has_the_files_that_its_code_needs(need: str, tmp_path: Path) 
     kept.write_text("print('changed')")
     run_cells(tmp_path / "empty", package)
     assert kept.read_text() == "print('changed')"  # a file that is there is not overwritten
-
-
-def test_files_beside_the_code_of_an_installation_are_left_out(monkeypatch) -> None:
-    before = export.archive({})
-    monkeypatch.setattr(export, "SHARE", ROOT / "astkit" / "widgets")
-    assert len(export.archive({})) < len(before)
 
 
 def test_large_files_are_not_taken_along(named: Path, tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """A run's folder: what is in it, what it says of the run, and what survives a failure."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

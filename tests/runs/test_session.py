@@ -1,8 +1,5 @@
 """What notebooks share: the answer at the top, and results where a folder is given."""
 
-from __future__ import annotations
-
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -52,9 +49,7 @@ def test_another_preset_is_refused() -> None:
         runs.start("fast")
 
 
-def test_results_are_kept_in_a_folder_that_is_given_or_of_a_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_results_are_kept_in_a_folder_that_is_given_or_of_a_command(tmp_path, monkeypatch):
     nowhere = runs.start("quick")
     nowhere.finish([{"seed": 0}])
     assert nowhere.record is None

@@ -1,7 +1,5 @@
 """Tables against figures worked out by hand, and what becomes of runs that failed."""
 
-from __future__ import annotations
-
 import math
 import shutil
 from pathlib import Path
@@ -82,18 +80,6 @@ def test_several_rows_of_a_seed_count_once(root: Path, tmp_path: Path) -> None:
     assert table.loc["all", ["n", "loss"]].tolist() == [3, pytest.approx(7 / 3)]
 
 
-def test_values_that_are_not_finite_do_not_count() -> None:
-    values = {"dense": [0.8, 0.9], "gate": [math.nan, math.nan]}
-    rows = [
-        {"arm": arm, "seed": seed, "test_accuracy": value}
-        for arm, each in values.items()
-        for seed, value in enumerate(each)
-    ]
-    table = tables.summary_table(tables.Runs(pd.DataFrame(), pd.DataFrame(rows), []))
-    assert table["n"].tolist() == [2, 0]
-    assert table.loc["gate", ["test_accuracy", "minus dense"]].isna().all()
-
-
 def test_runs_that_are_not_complete_are_shown_and_do_not_count(root: Path) -> None:
     before = tables.summary_table(tables.collect(root))
     failed = Record.create(root, "01_gate", {"rate": 0.9}, 0)
@@ -139,16 +125,6 @@ def test_methods_of_notebooks_that_name_them_otherwise_are_not_mixed(root: Path)
     pd.testing.assert_frame_equal(
         found.loc["01_gate"].reset_index(drop=True)[[*before]], before.reset_index(drop=True)
     )
-
-
-@pytest.mark.parametrize("text", ["visits", "checkpoint", "note"])
-def test_texts_of_single_runs_make_no_groups(root: Path, text: str) -> None:
-    before = tables.summary_table(tables.collect(root))
-    for folder in root.iterdir():
-        run = Record(folder)
-        rows = run.result["rows"]
-        run.finish([{**row, text: f"{row['arm']}-{row['seed']}.bin"} for row in rows])
-    pd.testing.assert_frame_equal(tables.summary_table(tables.collect(root))[[*before]], before)
 
 
 @pytest.mark.parametrize("text", ["metric", "controller", "unit"])

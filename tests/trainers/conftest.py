@@ -1,7 +1,5 @@
 """Small, fast pieces that the tests of the trainers share."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -3,8 +3,6 @@
 And a policy with a memory, whose runs show what a state lacks.
 """
 
-from __future__ import annotations
-
 import copy
 import itertools
 import math

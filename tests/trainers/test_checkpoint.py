@@ -1,7 +1,5 @@
 """Checkpoints: what is resumed is the same run, however it ended and whatever hit its files."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle
@@ -10,6 +8,7 @@ import re
 import signal
 import warnings
 from collections import deque
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,16 +18,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
-from torch.utils.data import (
-    DataLoader,
-    TensorDataset,
-)
+from torch.utils.data import DataLoader, TensorDataset
 
 from astkit import Gate, Loader
 from astkit.datasets import load
 from astkit.trainers import Checkpoints, TimeIsUp, TrainConfig, Trainer, checkpoint
 from astkit.trainers.checkpoint import DamagedError
 from tests import build as builder
+from tests.build import refused
 from tests.trainers.states import Records, leave_after, same, timeless
 
 DIGITS = load("digits")[0]
@@ -85,13 +82,6 @@ def test_saving_leaves_workers_that_persist_alone(tmp_path: Path) -> None:
     assert weights[0] == weights[1]
 
 
-def test_a_run_killed_before_its_first_checkpoint_starts_again(tmp_path: Path) -> None:
-    assert build(tmp_path, resume=True).step == 0
-
-
-# --- ends other than that of the budget
-
-
 class Interrupted(torch.optim.SGD):
     """Is interrupted after the update of the weights, ``times`` times in that step."""
 
@@ -110,9 +100,7 @@ def interrupted(model: nn.Module) -> Interrupted:
 
 
 @pytest.mark.parametrize("resumed", [False, True])
-def test_an_interrupt_within_a_step_neither_loses_nor_repeats_it(
-    tmp_path: Path, resumed: bool
-) -> None:
+def test_an_interrupt_within_a_step_neither_loses_nor_repeats_it(tmp_path, resumed):
     whole, run = (build(tmp_path / name, optimizer=interrupted) for name in ("whole", "parts"))
     whole.run()
     before = signal.getsignal(signal.SIGINT)
@@ -148,9 +136,7 @@ def test_a_second_interrupt_takes_effect_at_once(tmp_path: Path) -> None:
     assert names(tmp_path) == []
 
 
-def test_the_time_budget_ends_a_run_which_is_saved(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_time_budget_ends_a_run_which_is_saved(monkeypatch, tmp_path):
     monkeypatch.setenv("ASTKIT_TIME_BUDGET_H", "1e-9")
     steps = build(tmp_path).steps()
     assert next(steps).step == 1
@@ -169,9 +155,6 @@ def test_the_time_budget_ends_a_run_which_is_saved(
     assert resumed.done
 
 
-# --- when, how many, whose
-
-
 def test_the_newest_are_kept(tmp_path: Path) -> None:
     build(tmp_path, keeping={"every": 2, "keep": 3}).run()
     assert [int(name.split("step")[1]) for name in names(tmp_path)] == [30, 30, 28]
@@ -186,43 +169,37 @@ def test_between_two_is_a_pause_but_not_before_the_end(tmp_path: Path) -> None:
 
 
 def test_checkpoints_of_an_earlier_run_are_not_mixed_with_a_new_one(tmp_path: Path) -> None:
+    assert build(tmp_path, resume=True).step == 0  # of a run that was killed before its first one
     leave_after(build(tmp_path), 5)
-    with pytest.raises(ValueError, match="pass resume=True to continue"):
-        build(tmp_path)
-    with pytest.raises(ValueError, match="pass the folder"):
-        build(tmp_path, resume=True, checkpoints=None)
+    refused(
+        (partial(build, tmp_path), "pass resume=True to continue"),
+        (partial(build, tmp_path, resume=True, checkpoints=None), "pass the folder"),
+    )
 
 
-REFUSED = {"keep": (0, 2.5, None), "every": (0, 1.5, "x"), "pause": (-1, float("nan"), None)}
+def test_numbers_out_of_range_are_refused(tmp_path: Path) -> None:
+    wrong = {"keep": (0, 2.5, None), "every": (0, 1.5, "x"), "pause": (-1, float("nan"), None)}
+    for name, values in wrong.items():
+        for value in values:
+            call = partial(Checkpoints, tmp_path, **{name: value})
+            refused((call, f"{name} is {value!r}: give a (whole )?number of"))
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_numbers_out_of_range_are_refused(tmp_path: Path, name: str) -> None:
-    for value in REFUSED[name]:
-        with pytest.raises(ValueError, match=f"{name} is {value!r}: give a (whole )?number of"):
-            Checkpoints(tmp_path, **{name: value})
-
-
-def test_two_trainers_do_not_share_a_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_trainers_do_not_share_a_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint, "PATIENCE", 0.0)
     first, second = build(tmp_path), build(tmp_path)
     steps = first.steps()
     next(steps)
     for attempt in (lambda: build(tmp_path, resume=True), lambda: next(second.steps())):
-        with pytest.raises(ValueError, match=r"another trainer is using .*/ckpt: stop it"):
-            attempt()
+        refused((attempt, r"another trainer is using .*/ckpt: stop it"))
     deque(steps, 0)
-    with pytest.raises(ValueError, match=r"has written to .* since this one was built: build it"):
-        second.run()
+    refused((second.run, r"has written to .* since this one was built: build it"))
     again = build(tmp_path, resume=True)
     assert (again.step, again.done) == (first.step, True)
     shared = Checkpoints(tmp_path / "shared")
     first, second = (build(tmp_path, checkpoints=shared) for _ in range(2))
     first.run()
-    with pytest.raises(ValueError, match="another trainer has written to"):
-        second.run()
+    refused((second.run, "another trainer has written to"))
 
 
 @pytest.mark.parametrize("small_disk", ["400k"], indirect=True)
@@ -246,9 +223,6 @@ def test_a_full_disk_is_said_and_nothing_that_is_there_is_lost(small_disk: Path)
     assert left(resumed)["weights"] == left(whole)["weights"]
 
 
-# --- damage
-
-
 @pytest.fixture
 def two(tmp_path: Path) -> list[Path]:
     """The two newest checkpoints of a run that was stopped."""
@@ -257,9 +231,7 @@ def two(tmp_path: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("suffix", [".json", ".safetensors"])
-def test_one_flipped_bit_is_noticed_and_the_checkpoint_before_it_is_used(
-    two: list[Path], tmp_path: Path, suffix: str
-) -> None:
+def test_one_flipped_bit_is_noticed_and_the_checkpoint_before_it_is_used(two, tmp_path, suffix):
     newest, chance = two[0].with_suffix(suffix), random.Random(1)
     content = newest.read_bytes()
     torn = newest.with_name(f".{newest.name}.abc")
@@ -294,9 +266,6 @@ def test_without_a_whole_one_nothing_is_resumed(two: list[Path], tmp_path: Path)
         build(tmp_path, resume=True)
 
 
-# --- the files
-
-
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.uint8]
 DTYPES += [torch.complex64, torch.complex128]
 plain = st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.floats() | st.text(max_size=8)
@@ -322,9 +291,7 @@ states = st.recursive(
 
 @settings(deadline=None, max_examples=25)
 @given(st.dictionaries(st.text(max_size=6), states, max_size=4), st.booleans())
-def test_a_state_comes_back_as_it_was(
-    tmp_path_factory: Any, state: dict[str, Any], compress: bool
-) -> None:
+def test_a_state_comes_back_as_it_was(tmp_path_factory, state, compress):
     path = checkpoint.write(tmp_path_factory.mktemp("state") / "some", state, compress)
     assert same(checkpoint.read(path), state)
 
@@ -345,10 +312,7 @@ def test_tied_weights_are_stored_once(tmp_path: Path) -> None:
 
 
 def test_what_a_file_cannot_hold_is_named(tmp_path: Path) -> None:
-    odd = {
-        "set": {1},
-        "torch.sparse_coo tensor of torch.float32": torch.eye(2).to_sparse(),
-    }
+    odd = {"set": {1}, "torch.sparse_coo tensor of torch.float32": torch.eye(2).to_sparse()}
     for name, value in odd.items():
         with pytest.raises(ValueError, match=f"gate/score is a {name}, which a checkpoint cannot"):
             checkpoint.write(tmp_path / "some", {"gate": {"score": value}})

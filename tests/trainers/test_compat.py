@@ -1,6 +1,6 @@
 """The origin's constructor with ordinary DataLoaders: only the class name differs."""
 
-from __future__ import annotations
+from functools import partial
 
 import pytest
 import torch
@@ -8,22 +8,20 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from astkit import rng
 from astkit.compat import AdaptiveSparseTrainer, SampleAdaptiveSparseTrainer
 from astkit.datasets import load
+from tests import build
 
 DIGITS = load("digits")[0]
 KINDS = [AdaptiveSparseTrainer, SampleAdaptiveSparseTrainer]
 
 
+network = partial(build.network, 64, 10, 32)
+
+
 def data(first, last, batch_size=16, **options):
     images = DIGITS.images[first:last] / 255
     return DataLoader(TensorDataset(images, DIGITS.labels[first:last]), batch_size, **options)
-
-
-def network():
-    with rng.isolated("cpu", 0):
-        return nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -1,7 +1,5 @@
 """Several processes train as one does: gradients, plans, counts, resumed runs, and what fails."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -91,9 +89,7 @@ def test_two_processes_train_as_one_does() -> None:
 @pytest.mark.parametrize("world", [2, 3])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("policy", [None, Gate(0.2), *CHOOSING])
-def test_gradients_are_those_of_one_process_on_the_same_rows(
-    world: int, dtype: torch.dtype, policy: Any
-) -> None:
+def test_gradients_are_those_of_one_process_on_the_same_rows(world, dtype, policy):
     config = TrainConfig(clip_norm=None, schedule="constant")
     options = {"dtype": dtype, "budget": Budget(steps=1), "epochs": None, "config": config}
     found = in_world(world, trained, policy, options)
@@ -110,9 +106,7 @@ def test_gradients_are_those_of_one_process_on_the_same_rows(
 @pytest.mark.full
 @pytest.mark.parametrize("world", [2, 3])
 @pytest.mark.parametrize("policy", PLANNING)
-def test_a_planning_policy_makes_the_same_plans_in_any_number_of_processes(
-    world: int, policy: str
-) -> None:
+def test_a_planning_policy_makes_the_same_plans_in_any_number_of_processes(world, policy):
     options = {"name": policy, **GIVEN.get(policy, {})}
     settings = {"epochs": 2, "validation": numbers(50, seed=1)}
     (one,) = in_world(1, trained, options, settings)
@@ -137,9 +131,6 @@ def test_rows_that_do_not_divide_are_left_out_of_an_epoch(policy: str | None) ->
     for each in many:
         assert torch.equal(each["weights"], many[0]["weights"])
         assert each["validated"] == many[0]["validated"]
-
-
-# --- resumed
 
 
 def stopped(folder: Path, policy: Any, steps: int, options: dict[str, Any]) -> list[list[int]]:
@@ -174,9 +165,6 @@ def test_a_run_resumes_in_as_many_processes(policy: str | None, steps: int, tmp_
         in_world(1, resumed, tmp_path, policy, options)
 
 
-# --- a loop of the user's own
-
-
 @pytest.mark.full
 def test_a_loop_with_fully_shard_trains_as_one_process_does() -> None:
     (one,) = in_world(1, looped, CachedLoss(0.5))
@@ -193,9 +181,6 @@ def in_shards() -> nn.Module:
         if isinstance(layer, nn.Linear):
             fully_shard(layer)
     return fully_shard(model)
-
-
-# --- what fails
 
 
 def idle(rank: int) -> tuple[Any, ...]:
@@ -299,9 +284,6 @@ def test_what_processes_would_do_differently_is_refused() -> None:
     assert found[0] == found[1]
     for sentence, part in zip(found[0], expected, strict=True):
         assert part in sentence
-
-
-# --- the page
 
 
 def script() -> str:

@@ -1,9 +1,6 @@
 """Only the same run is resumed; what differs is named."""
 
-from __future__ import annotations
-
 import math
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +17,7 @@ from astkit import InfoBatch, RandomSubset
 from astkit.datasets import Loader, load
 from astkit.gating import Gate
 from astkit.trainers import Budget, Event, Metric, SampleBySampleTrainer, TrainConfig, Trainer
-from astkit.trainers.fingerprint import LOSSES, check_same, plain, source_code
+from astkit.trainers.fingerprint import LOSSES, check_same, source_code
 from tests.trainers.states import leave_after
 
 DIGITS = load("digits")[0]
@@ -166,9 +163,7 @@ CASES: dict[str, Case] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_changed_run_is_refused_in_one_sentence_that_names_the_part(
-    name: str, tmp_path: Path
-) -> None:
+def test_a_changed_run_is_refused_in_one_sentence_that_names_the_part(name, tmp_path):
     then, now, part = CASES[name]
     leave_after(build(tmp_path, **then()), 4)
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
@@ -178,9 +173,6 @@ def test_a_changed_run_is_refused_in_one_sentence_that_names_the_part(
     assert "restore them to continue, or choose another folder" in str(caught.value)
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
     assert build(tmp_path, resume=True, **then()).step == 4  # of an unseeded model
-
-
-# --- what is the same run
 
 
 def test_free_settings_are_accepted(tmp_path: Path) -> None:
@@ -220,9 +212,6 @@ def test_nothing_of_the_run_is_touched(tmp_path: Path, unchanged: Any) -> None:
     assert all(module.training for module in model.modules())
 
 
-# --- values and code
-
-
 def made(tmp_path: Path, text: str) -> Any:
     """A function defined in a module of its own."""
     path = tmp_path / f"module_{len(list(tmp_path.iterdir()))}.py"
@@ -242,20 +231,6 @@ def test_comments_do_not_count_and_what_has_no_source_has_its_name(tmp_path: Pat
     exec("def f(x): pass", namespace)
     assert source_code(namespace["f"]) == ["f"]
     assert source_code(nn.CrossEntropyLoss()) == source_code(Gate(0.5)) == ["object"]
-
-
-@dataclass
-class Held:
-    lock: Any
-    size: int
-
-
-def test_values_become_plain() -> None:
-    assert plain({"cut": math.nan}) == plain({"cut": float("nan")}) == {"cut": "nan"}
-    # nothing of an object is copied, which may be impossible
-    assert plain(Held(threading.Lock(), 2)) == {"class": "Held", "lock": "lock", "size": 2}
-    assert plain(torch.ones(2)) == plain(torch.ones(2)) != plain(torch.zeros(2))
-    assert plain(torch.zeros(0)) != plain(torch.zeros(0, 2))
 
 
 def test_losses_within_a_thousandth_are_the_same() -> None:

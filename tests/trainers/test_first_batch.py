@@ -1,27 +1,21 @@
 """What is looked at before the first step: targets, labels, rows to validate, features."""
 
-from __future__ import annotations
-
 import copy
 import warnings
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.data import (
-    ConcatDataset,
-    DataLoader,
-    Dataset,
-    TensorDataset,
-    default_collate,
-)
+from torch.utils.data import ConcatDataset, DataLoader, TensorDataset, default_collate
 
-from astkit import rng
 from astkit.datasets import Loader
 from astkit.gating import Gate, Policy
 from astkit.trainers import Budget, TrainConfig, Trainer
+from tests import build
+from tests.build import refused
 from tests.datasets.transformed import Transformed, dimmed, noise
 
 DATA = TensorDataset(torch.randn(24, 8), torch.arange(24) % 3)
@@ -40,10 +34,8 @@ class Reading(nn.Linear):
 
 
 def trainer(data: Any = DATA, model: nn.Module | None = None, **options: Any) -> Trainer:
-    options = {"epochs": 1, "batch_size": 8, "device": "cpu", **options}
-    if isinstance(data, list):
-        del options["batch_size"]
-    return Trainer(model or nn.Linear(8, 3), data, data, **options)
+    options = {"epochs": 1, **options}
+    return build.trainer(model or nn.Linear(8, 3), data, data, **options)
 
 
 @pytest.mark.parametrize(
@@ -85,12 +77,7 @@ PLAIN: dict[str, tuple[nn.Module, Any, str]] = {
 @pytest.mark.parametrize("name", PLAIN)
 def test_a_mapping_to_a_plain_layer_is_one_sentence(name: str) -> None:
     model, data, said = PLAIN[name]
-    with pytest.raises(ValueError, match=f"the model refused inputs of {said}") as caught:
-        trainer(data, model).run()
-    assert "\n" not in str(caught.value)
-
-
-# --- lazy modules
+    refused((lambda: trainer(data, model).run(), f"the model refused inputs of {said}"))
 
 
 class LazyNamed(nn.Module):
@@ -118,26 +105,13 @@ LAZY: dict[str, tuple[Any, Any]] = {
 def test_lazy_modules_that_no_pass_reaches_are_named() -> None:
     model = nn.Linear(8, 3)
     model.extra = nn.LazyLinear(2)
-    with pytest.raises(ValueError, match=r"forward pass does not use, extra.weight: leave them"):
-        trainer(DATA, model)
-    with pytest.raises(ValueError, match="the model refused inputs of a mapping with keys x, lab"):
-        trainer(mapped("x"), nn.LazyLinear(3))
-
-
-# --- integer labels
-
-
-class Labelled(Dataset[Any]):
-    """Rows as mappings, with an attribute of all labels."""
-
-    def __init__(self, labels: Tensor) -> None:
-        self.labels = labels
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def __getitem__(self, row: int) -> dict[str, Tensor]:
-        return {"input": DATA.tensors[0][row], "labels": self.labels[row]}
+    refused(
+        (lambda: trainer(DATA, model), r"forward pass does not use, extra.weight: leave them"),
+        (
+            lambda: trainer(mapped("x"), nn.LazyLinear(3)),
+            "the model refused inputs of a mapping with keys x, lab",
+        ),
+    )
 
 
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -159,9 +133,9 @@ def test_labels_of_any_integer_type_train_alike(name: str, kind: torch.dtype) ->
         options = dict(SETTINGS[name])
         data: Any = TensorDataset(DATA.tensors[0], labels)
         if name == "mappings":
-            data = Labelled(labels)
-        with rng.isolated("cpu", 0):
-            model = options.pop("model", nn.Linear)(8, 3)
+            rows = [{"input": x, "labels": y} for x, y in data]
+            data = build.as_dataset(rows, labels=labels)
+        model = build.seeded(partial(options.pop("model", nn.Linear), 8, 3))
         runs.append(trainer(data, model, **copy.deepcopy(options)))
         runs[-1].run()
     states = [run.model.state_dict() for run in runs]
@@ -181,9 +155,6 @@ def test_masks_of_any_integer_type(kind: torch.dtype) -> None:
     assert losses[0] == losses[1]
 
 
-# --- float targets
-
-
 def soft(rows: int = 24) -> Tensor:
     return torch.randn(rows, 3).softmax(1)
 
@@ -194,9 +165,7 @@ def soft(rows: int = 24) -> Tensor:
     ids=["regression", "sum below 1", "several labels", "sum 2"],
 )
 @pytest.mark.parametrize("policy", [None, "gate"])
-def test_float_targets_that_are_no_probabilities_are_refused(
-    targets: Tensor, policy: Any, unchanged: Any
-) -> None:
+def test_float_targets_that_are_no_probabilities_are_refused(targets, policy, unchanged):
     run = trainer(TensorDataset(DATA.tensors[0], targets), policy=policy)
     sentence = r"no class probabilities .* pass criterion=nn.MSELoss\(reduction='none'\)"
     with unchanged(run.model), pytest.raises(ValueError, match=sentence):
@@ -210,9 +179,6 @@ def test_class_probabilities_are_trained_on(kind: torch.dtype) -> None:
     losses = [epoch["val_loss"] for epoch in run.run().epochs]
     entropy = float(-(targets.float() * targets.float().log()).sum(1).mean())
     assert entropy * 0.99 < losses[-1] < losses[0]
-
-
-# --- which integers are classes
 
 
 def binary(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -233,9 +199,7 @@ def pairs(outputs: Tensor, targets: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     ("criterion", "width", "labels"), [(binary, 1, 2), (counts, 2, 9), (pairs, 4, 24)]
 )
-def test_integer_targets_are_no_classes_unless_the_criterion_says_so(
-    criterion: Any, width: int, labels: int
-) -> None:
+def test_integer_targets_are_no_classes_unless_the_criterion_says_so(criterion, width, labels):
     data = TensorDataset(DATA.tensors[0], torch.arange(24) % labels)
     run = trainer(data, nn.Linear(8, width), criterion=criterion)
     (epoch,) = run.run().epochs
@@ -281,34 +245,24 @@ def test_a_model_is_tried_and_counted_in_the_precision_of_its_training() -> None
     assert run.ledger.flops.forward == 24 * 2 * 8
 
 
-# --- costs
-
-
-class Spectral(nn.Linear):
-    """Its Fourier transform does multiply-adds that have no formula."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(torch.fft.rfft(x).abs())
-
-
 @pytest.mark.parametrize("policy", [None, Gate(0.5)])
-def test_flops_that_cannot_be_counted_are_said_once_and_kept_in_the_ledger(
-    policy: Any, unchanged: Any
-) -> None:
-    run = trainer(model=Spectral(5, 3), policy=policy, epochs=2)
+def test_flops_that_cannot_be_counted_are_said_once_and_kept_in_the_ledger(policy, unchanged):
+    run = trainer(model=build.Spectral(8, 3), policy=policy, epochs=2)
     with pytest.warns(UserWarning, match="FLOPs of _fft_r2c cannot be counted") as caught:
         run.run()
     assert len(caught) == 1
     assert run.ledger.uncounted == {"_fft_r2c"}
     assert run.ledger.flops.total > 0  # a lower bound
-    again = trainer(model=Spectral(5, 3), policy=policy, epochs=2)
+    again = trainer(model=build.Spectral(8, 3), policy=policy, epochs=2)
     again.load_state_dict(run.state_dict())
     assert again.ledger.uncounted == {"_fft_r2c"}
     with warnings.catch_warnings(action="error"):
         counted = trainer()
         counted.run()
     assert counted.ledger.uncounted == set()
-    limited = trainer(model=Spectral(5, 3), policy=policy, epochs=None, budget=Budget(flops=1e6))
+    limited = trainer(
+        model=build.Spectral(8, 3), policy=policy, epochs=None, budget=Budget(flops=1e6)
+    )
     sentence = r"budget flops is 1e\+06, but the FLOPs of _fft_r2c cannot be counted: give epochs"
     with (
         unchanged(limited.model),
@@ -318,58 +272,38 @@ def test_flops_that_cannot_be_counted_are_said_once_and_kept_in_the_ledger(
         limited.run()
 
 
-# --- data and features for policies
+class Looking(Policy):
+    """Keeps the features of ``rows``, of each of the data that it is asked for."""
+
+    def __init__(self, rows: Tensor, *of: str) -> None:
+        self.rows, self.of = rows, of
+
+    def plan(self, run: Any) -> None:
+        assert run.features is not None
+        self.found = [run.features(self.rows, of) for of in self.of]
 
 
 @pytest.mark.parametrize("micro_batch", [None, 2])
 def test_features_are_the_last_hidden_layer_the_loss_and_the_entropy(micro_batch: Any) -> None:
-    class Looking(Policy):
-        def plan(self, run: Any) -> None:
-            assert run.features is not None
-            self.found = [
-                run.features(torch.tensor([3, 20, 1]), of) for of in ("data", "validation")
-            ]
-
-    with rng.isolated("cpu", 1):
-        model = nn.Sequential(nn.Linear(8, 5), nn.Dropout(0.5), nn.Tanh(), nn.Linear(5, 3))
+    rows, between = torch.tensor([3, 20, 1]), (nn.Dropout(0.5), nn.Tanh())
+    model = build.network(8, 3, 5, *between)
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    policy = Looking()
+    policy = Looking(rows, "data", "validation")
     run = trainer(model=model, policy=policy, config=TrainConfig(micro_batch=micro_batch))
     next(run.steps())
     model.load_state_dict(before)
-    x, y = DATA[torch.tensor([3, 20, 1])]
+    x, y = DATA[rows]
     with torch.no_grad():
-        hidden = model[:3].eval()(x)
-        logs = model[3](hidden).log_softmax(1)
+        hidden = model[:4].eval()(x)
+        logs = model[4](hidden).log_softmax(1)
     expected = [hidden, F.nll_loss(logs, y, reduction="none")[:, None]]
     expected += [-(logs.exp() * logs).sum(1, keepdim=True)]
     for found in policy.found:
         torch.testing.assert_close(found, torch.cat(expected, 1))
 
 
-def test_a_compiled_model_has_the_same_features(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Looking(Policy):
-        def plan(self, run: Any) -> None:
-            if run.epoch == 1:  # the first one has compiled it
-                found.append(run.features(torch.arange(9), "data"))
-
-    found: list[Tensor] = []
-    real = torch.compile
-    monkeypatch.setattr(torch, "compile", lambda model: real(model, backend="eager"))
-    for compiled in (False, True):
-        with rng.isolated("cpu", 1):
-            model = nn.Sequential(nn.Linear(8, 5), nn.Tanh(), nn.Linear(5, 3))
-        config = TrainConfig(compile=compiled)
-        trainer(model=model, policy=Looking(), epochs=2, config=config).run()
-    torch.testing.assert_close(*found)
-
-
 @pytest.mark.filterwarnings("error")
 def test_a_complex_hidden_layer_is_its_real_and_imaginary_parts() -> None:
-    class Looking(Policy):
-        def plan(self, run: Any) -> None:
-            found.append(run.features(torch.arange(4), "data")[:, :-2])
-
     class Moduli(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -378,11 +312,10 @@ def test_a_complex_hidden_layer_is_its_real_and_imaginary_parts() -> None:
         def forward(self, input: Tensor) -> Tensor:
             return self.last(torch.fft.fft(input)).abs()
 
-    found: list[Tensor] = []
-    run = trainer(model=Moduli(), policy=Looking(), flops=1.0)
-    run.run()
+    policy = Looking(torch.arange(4), "data")
+    trainer(model=Moduli(), policy=policy, flops=1.0).run()
     expected = torch.view_as_real(torch.fft.fft(DATA.tensors[0][:4])).flatten(1)
-    torch.testing.assert_close(found[0], expected)
+    torch.testing.assert_close(policy.found[0][:, :-2], expected)
 
 
 def dimmed_batch(items: list[Any]) -> Any:
@@ -394,13 +327,8 @@ def dimmed_batch(items: list[Any]) -> Any:
 def test_features_are_those_of_rows_that_are_not_augmented(by: str) -> None:
     """Otherwise training data would differ from validation data that are like them."""
 
-    class Looking(Policy):
-        def plan(self, run: Any) -> None:
-            rows = torch.arange(20)
-            self.found = [run.features(rows, of) for of in ("data", "validation")]
-
-    data = noise(20)
-    policy, model = Looking(), nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
+    data, policy = noise(20), Looking(torch.arange(20), "data", "validation")
+    model = build.network(64, 3, 0)
     train = {
         "the loader": Loader(data, 8, augment=("crop", "flip"), drop_last=True),
         "the data set": Loader(Transformed(data, dimmed), 8),
@@ -413,11 +341,11 @@ def test_features_are_those_of_rows_that_are_not_augmented(by: str) -> None:
 
 def test_policies_with_a_memory_need_the_index() -> None:
     def train(policy: Any, data: Any) -> None:
-        run = Trainer(nn.Linear(8, 3), data, policy=policy, epochs=1, device="cpu")
+        run = build.trainer(nn.Linear(8, 3), data, policy=policy, epochs=1)
         run.evaluate(data)  # which needs none
         run.run()
 
     for policy in ("infobatch", "cached_loss"):
         train(policy, Loader(DATA, 8))
-        with pytest.raises(ValueError, match=r"pass the data set (itself|instead)"):
-            train(policy, DataLoader(DATA, 8, shuffle=True))
+        shuffled = DataLoader(DATA, 8, shuffle=True)
+        refused((partial(train, policy, shuffled), r"pass the data set (itself|instead)"))

@@ -3,11 +3,11 @@
 These show no more than that: whether a GPU can record a step is for `benchmarks.gpu_graphs`.
 """
 
-from __future__ import annotations
-
 import copy
+import itertools
 import math
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -18,37 +18,33 @@ import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import OneCycleLR, StepLR
 from torch.utils import _pytree as pytree
-from torch.utils.data import TensorDataset
 
-from astkit import rng
 from astkit.datasets import Batch
 from astkit.trainers import Budget, TrainConfig, Trainer
 from astkit.trainers.graphs import LAUNCH_BOUND, SHAPES, WARMUP, StepGraphs
 from astkit.trainers.optimisation import unsupported
+from tests import build
 
 GATE = {"name": "gate", "rate": 0.3, "controller": "top_k"}
+DATA = build.as_dataset([(x.double(), y) for x, y in build.rows(200, 6, 4)])
 
 
 class Repeated:
     """In place of a CUDA graph: recording leaves no trace, a replay calls the function again."""
 
-    def __init__(self, call: Callable[[], Any], keep: Callable[[], Any]) -> None:
-        self.call, self.replays, self.freed = call, 0, False
-        restore = keep()
+    def __init__(self, call: Callable[[], Any], restore: Callable[[], None]) -> None:
+        self.call, self.freed = call, False
         self.outputs = pytree.tree_map_only(Tensor, torch.clone, call())
         restore()
 
     def replay(self) -> None:
         assert not self.freed
-        self.replays += 1
-        with torch.enable_grad() if self.trains() else torch.no_grad():
+        trains = isinstance(self.outputs, tuple)
+        with torch.enable_grad() if trains else torch.no_grad():
             new = self.call()
         for own, each in zip(*map(pytree.tree_leaves, (self.outputs, new)), strict=True):
             if isinstance(own, Tensor):
                 own.copy_(each)
-
-    def trains(self) -> bool:
-        return isinstance(self.outputs, tuple)
 
     def reset(self) -> None:
         self.freed = True
@@ -80,11 +76,6 @@ class Graphs(StepGraphs):
             raise self.fails
         rates = [group["lr"] for group in self.optimizer.param_groups]
         assert all(isinstance(rate, Tensor) and rate.dtype == torch.float32 for rate in rates)
-        graph = Repeated(call, self._kept)
-        self.made.append(graph)
-        return graph, graph.outputs
-
-    def _kept(self) -> Callable[[], None]:
         states = [v for entry in self.optimizer.state.values() for v in entry.values()]
         places = [*self.model.parameters(), *self.model.buffers(), *filter(torch.is_tensor, states)]
         before = [each.detach().clone() for each in places]
@@ -96,26 +87,18 @@ class Graphs(StepGraphs):
                 place.copy_(value)
             torch.set_rng_state(random)
 
-        return restore
+        graph = Repeated(call, restore)
+        self.made.append(graph)
+        return graph, graph.outputs
 
     def _recover(self) -> None: ...
     def _wait(self) -> None: ...
     def _empty_cache(self) -> None: ...
 
-    @property
-    def sizes(self) -> int:
-        return len(self.made)
 
-
-def network(dtype: torch.dtype = torch.float64, dropout: float = 0.2) -> nn.Sequential:
-    with rng.isolated("cpu", 0):
-        inner = nn.Linear(6, 16), nn.BatchNorm1d(16), nn.Tanh(), nn.Dropout(dropout)
-        return nn.Sequential(*inner, nn.Linear(16, 4)).to(dtype)
-
-
-def data(rows: int = 200, dtype: torch.dtype = torch.float64) -> TensorDataset:
-    with rng.isolated("cpu", 1):
-        return TensorDataset(torch.randn(rows, 6, dtype=dtype), torch.arange(rows) % 4)
+def network() -> nn.Module:
+    between = nn.BatchNorm1d(16), nn.Tanh(), nn.Dropout(0.2)
+    return build.network(6, 4, 16, *between, dtype=torch.float64)
 
 
 def adamw(model: nn.Module) -> torch.optim.Optimizer:
@@ -123,190 +106,20 @@ def adamw(model: nn.Module) -> torch.optim.Optimizer:
 
 
 def sgd(model: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, fused=True)
+    return build.sgd(model, momentum=0.9, fused=True)
 
 
-def trainer(graphs: Any = True, make: Any = adamw, model: Any = None, **options: Any) -> Any:
-    model = model or network()
+def trainer(graphs: bool = True, make: Any = adamw, model: Any = network, **options: Any) -> Any:
+    model = model()
     optimizer = make(model)
     if "scheduler" in options:
         options["scheduler"] = options["scheduler"](optimizer)
-    config = TrainConfig(**options.pop("config", {}))
-    own = {"budget": Budget(steps=60), "batch_size": 32, "device": "cpu", "config": config}
-    run = Trainer(model, data(), optimizer=optimizer, **{**own, **options})
+    config = TrainConfig(**{"clip_norm": 0.5, **options.pop("config", {})})
+    own = {"budget": Budget(steps=60), "batch_size": 32, "config": config, "optimizer": optimizer}
+    run = build.trainer(model, DATA, **{**own, **options})
     if graphs:
         run.optimisation.passes.graphs = Graphs(run)
     return run
-
-
-def difference(first: nn.Module, second: nn.Module) -> float:
-    pairs = zip(first.state_dict().values(), second.state_dict().values(), strict=True)
-    return max(float((a - b).abs().max()) for a, b in pairs)
-
-
-SCHEDULERS: dict[str, Any] = {
-    "none": None,
-    "steps": lambda optimizer: StepLR(optimizer, 5, gamma=0.7),
-}
-
-
-@pytest.mark.parametrize("schedule", SCHEDULERS)
-@pytest.mark.parametrize("make", [adamw, sgd])
-@pytest.mark.parametrize("policy", [None, GATE])
-def test_recorded_steps_equal_eager_ones(policy: Any, make: Any, schedule: str) -> None:
-    options: dict[str, Any] = {"policy": policy, "make": make, "config": {"clip_norm": 0.5}}
-    if schedule != "none":
-        options["scheduler"] = SCHEDULERS[schedule]
-    eager, recorded = trainer(False, **options), trainer(**options)
-    graphs = recorded.optimisation.passes.graphs
-    for run in (eager, recorded):
-        run.run()
-    assert difference(eager.model, recorded.model) < 1e-7
-    assert eager.optimisation.steps == recorded.optimisation.steps == 60
-    assert recorded.optimisation.replayed > 30
-    assert graphs.reason is None
-    losses = [[each["loss"] for each in run.history.steps] for run in (eager, recorded)]
-    assert losses[0] == pytest.approx(losses[1], abs=1e-7)
-
-
-@pytest.mark.parametrize(("policy", "sizes"), [(None, 2), (GATE, 5)])
-def test_each_shape_is_recorded_after_its_warm_up(policy: Any, sizes: int) -> None:
-    # batches of 32 and 8 rows; the gate takes 9 and 10, or 2 and 3
-    run = trainer(policy=policy)
-    graphs = run.optimisation.passes.graphs
-    records = iter(run.steps())
-    for _ in range(WARMUP):
-        next(records)
-    assert graphs.sizes == 0
-    assert graphs.beside == WARMUP * (2 if policy else 1) + 1  # the first batch is checked
-    for _ in records:
-        pass
-    assert sizes - 1 <= graphs.sizes <= sizes + 1
-    assert len({id(each) for each in graphs.made}) == graphs.sizes
-
-
-def test_graphs_end_with_the_run_and_the_optimizer_is_as_before() -> None:
-    run = trainer()
-    graphs = run.optimisation.passes.graphs
-    before = {**run.optimizer.param_groups[0]}
-    run.run()
-    assert graphs.made
-    assert all(each.freed for each in graphs.made)
-    assert run.optimisation.passes.graphs is None
-    assert run.optimizer.param_groups[0] == before
-    assert not hasattr(run.optimizer, "found_inf")
-    assert all(each.grad is None for each in run.model.parameters())
-
-
-def test_no_more_than_some_shapes_are_recorded() -> None:
-    run = trainer()
-    work = run.optimisation
-
-    def train() -> None:
-        for rows in [*range(2, SHAPES + 4)] * (WARMUP + 1):
-            x, y = data()[:rows]
-            work.train(Batch(None, x, y))
-
-    with pytest.warns(UserWarning, match=f"more than {SHAPES} shapes"):
-        train()
-    assert work.passes.graphs.sizes == SHAPES
-
-
-def test_a_step_that_is_not_finite_changes_nothing_and_is_reported() -> None:
-    run = trainer(config={"report_every": 1000})
-    records = iter(run.steps())
-    for _ in range(20):
-        next(records)
-    work = run.optimisation
-    x, y = data()[:32]
-    weights = [each.detach().clone() for each in run.model.parameters()]
-    replayed = work.replayed
-    work.train(Batch(None, x * math.nan, y))
-    work.train(Batch(None, x, y))  # and no step is taken until then
-    assert work.replayed == replayed + 2
-    assert all(map(torch.equal, run.model.parameters(), weights))
-    with pytest.raises(FloatingPointError, match="not finite"):
-        records.close()
-
-
-def frozen(run: Any) -> None:
-    run.model[0].requires_grad_(False)
-
-
-def loaded(run: Any) -> None:
-    work = run.optimisation
-    weights, counts = copy.deepcopy(work.weights()), copy.deepcopy(work.state_dict())
-    work.load_weights(weights)
-    work.load_state_dict(counts)
-
-
-def loaded_by_the_user(run: Any) -> None:
-    run.optimizer.load_state_dict(copy.deepcopy(run.optimizer.state_dict()))
-
-
-def replaced(run: Any) -> None:
-    with torch.no_grad():
-        run.model[0].weight.data = run.model[0].weight.clone()
-
-
-def decayed(run: Any) -> None:
-    run.optimizer.param_groups[0]["weight_decay"] = 0.5
-
-
-@pytest.mark.parametrize("change", [frozen, loaded, loaded_by_the_user, replaced, decayed])
-def test_graphs_of_another_state_are_dropped(change: Any) -> None:
-    runs = [trainer(False), trainer()]
-    graphs = runs[1].optimisation.passes.graphs
-    for run in runs:
-        for number, _ in enumerate(run.steps()):
-            if number == 20:
-                first = list(graphs.made)
-                change(run)
-    assert first
-    assert all(each.freed for each in first)
-    assert len(graphs.made) > len(first)
-    assert difference(*(run.model for run in runs)) < 1e-7
-
-
-def hooked(run: Any) -> None:
-    run.model[0].register_forward_hook(lambda *_: None)
-
-
-def hooked_weight(run: Any) -> None:
-    run.model[0].weight.register_hook(lambda gradient: gradient)
-
-
-def hooked_optimizer(run: Any) -> None:
-    run.optimizer.register_step_post_hook(lambda *_: None)
-
-
-def waiting(run: Any) -> None:
-    run.optimisation.passes.graphs.waits = ("called a synchronizing CUDA operation",)
-
-
-def failing(run: Any) -> None:
-    words = "operation not permitted when stream is capturing"
-    run.optimisation.passes.graphs.fails = RuntimeError(words)
-
-
-@pytest.mark.parametrize(
-    ("cause", "reason"),
-    [
-        (hooked, "hooks"),
-        (hooked_weight, "hooks"),
-        (hooked_optimizer, "hooks"),
-        (waiting, "waits for the device"),
-        (failing, "cannot be recorded .RuntimeError: operation not permitted"),
-    ],
-)
-def test_what_cannot_be_recorded_trains_as_before(cause: Any, reason: str) -> None:
-    eager, recorded = trainer(False), trainer()
-    cause(recorded)
-    with pytest.warns(UserWarning, match=f"graphs: .*{reason}"):
-        recorded.run()
-    eager.run()
-    assert recorded.optimisation.replayed == 0
-    assert difference(eager.model, recorded.model) < 1e-7
 
 
 class Moving(nn.Module):
@@ -325,64 +138,158 @@ class Moving(nn.Module):
         return outputs
 
 
-def test_a_state_that_moves_in_each_step_is_not_recorded() -> None:
-    eager, recorded = trainer(False, model=Moving()), trainer(model=Moving())
-    with pytest.warns(UserWarning, match="graphs: buffers, requires_grad or settings"):
-        recorded.run()
-    eager.run()
-    assert difference(eager.model, recorded.model) < 1e-7
-
-
-def test_a_scheduler_that_moves_the_momentum_is_not_recorded() -> None:
-    def cycle(optimizer: Any) -> Any:
-        return OneCycleLR(optimizer, 0.3, total_steps=100)
-
-    eager, recorded = (trainer(graphs, scheduler=cycle) for graphs in (False, True))
-    with pytest.warns(UserWarning, match="settings of the optimizer other than lr"):
-        recorded.run()
-    eager.run()
-    assert difference(eager.model, recorded.model) < 1e-7
-
-
 class Limited(nn.Module):
-    """Has memory for 20 rows."""
+    """Has memory for ``limit`` rows."""
+
+    limit = 1000
 
     def __init__(self) -> None:
         super().__init__()
-        self.inner = nn.Linear(6, 4).double()
+        self.inner = build.network(6, 4, 0, dtype=torch.float64)
 
     def forward(self, x: Tensor) -> Tensor:
         if len(x) > self.limit:
             raise torch.OutOfMemoryError("out of memory")
         return self.inner(x)
 
-    limit = 20
+
+def nothing(run: Any) -> None: ...
 
 
-@pytest.mark.parametrize("after", [0, 20])
-def test_a_batch_that_is_divided_ends_the_graphs(after: int) -> None:
-    with rng.isolated("cpu", 2):
-        model = Limited()
-    run = trainer(model=model)
-    model.limit = 1000 if after else 20
+def loaded(run: Any) -> None:
+    work = run.optimisation
+    weights, counts = copy.deepcopy(work.weights()), copy.deepcopy(work.state_dict())
+    work.load_weights(weights)
+    work.load_state_dict(counts)
 
-    def train() -> None:
-        for number, _ in enumerate(run.steps()):
-            if number + 1 == after:
-                model.limit = 20
 
-    with pytest.warns(UserWarning, match="graphs: "):
-        train()
-    assert run.optimisation.passes.micro_batch == 16
+def loaded_by_the_user(run: Any) -> None:
+    run.optimizer.load_state_dict(copy.deepcopy(run.optimizer.state_dict()))
+
+
+def replaced(run: Any) -> None:
+    run.model[1].weight.data = run.model[1].weight.data.clone()
+
+
+def with_graphs(**attributes: Any) -> Callable[[Any], None]:
+    return lambda run: vars(run.optimisation.passes.graphs or run).update(attributes)
+
+
+CAPTURING = RuntimeError("operation not permitted when stream is capturing")
+Case = tuple[dict[str, Any], Callable[[Any], Any], str]
+CASES: dict[str, Case] = {
+    **{
+        f"{name}, {make.__name__}, {rates}": (
+            {"policy": policy, "make": make, **schedule}, nothing, ""
+        )
+        for name, policy in {"dense": None, "gated": GATE}.items()
+        for make in (adamw, sgd)
+        for rates, schedule in {
+            "usual": {}, "steps": {"scheduler": lambda each: StepLR(each, 5, gamma=0.7)}
+        }.items()
+    },
+    # graphs of another state are dropped
+    "frozen": ({}, lambda run: run.model[1].requires_grad_(False), ""),
+    "loaded": ({}, loaded, ""),
+    "loaded by the user": ({}, loaded_by_the_user, ""),
+    "replaced": ({}, replaced, ""),
+    "decayed": ({}, lambda run: run.optimizer.param_groups[0].update(weight_decay=0.5), ""),
+    # and where none can be recorded, steps are as before
+    "a hook": ({}, lambda run: run.model[1].register_forward_hook(lambda *_: None), "hooks"),
+    "a weight's hook": ({}, lambda run: run.model[1].weight.register_hook(lambda g: g), "hooks"),
+    "a step's hook": (
+        {}, lambda run: run.optimizer.register_step_post_hook(lambda *_: None), "hooks"
+    ),
+    "a wait": ({}, with_graphs(waits=("a CUDA operation",)), "waits for the device in a step"),
+    "a failure": (
+        {}, with_graphs(fails=CAPTURING), "cannot be recorded (RuntimeError: operation not permi"
+    ),
+    "moving buffers": ({"model": Moving}, nothing, "buffers, requires_grad or settings of"),
+    "moving momentum": (
+        {"scheduler": lambda each: OneCycleLR(each, 0.3, total_steps=100)}, nothing,
+        "settings of the optimizer other than lr",
+    ),
+    "little memory": ({"model": Limited}, lambda run: setattr(run.model, "limit", 20), "memory"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("when", [0, 20])  # steps before the change
+@pytest.mark.parametrize("case", CASES)
+def test_recorded_steps_equal_eager_ones(case: str, when: int) -> None:
+    options, change, words = CASES[case]
+    eager, recorded = trainer(False, **options), trainer(**options)
+    graphs = recorded.optimisation.passes.graphs
+    first: list[Repeated] = []
+    with warnings.catch_warnings(record=True) as said:
+        for run in (eager, recorded):
+            records = run.steps()
+            for _ in itertools.islice(records, when):
+                pass
+            first = list(graphs.made)
+            change(run)
+            deque(records, 0)
+    states = [run.model.state_dict() for run in (eager, recorded)]
+    torch.testing.assert_close(*states, rtol=1e-7, atol=1e-7)
+    losses = [[each["loss"] for each in run.history.steps] for run in (eager, recorded)]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-7)
+    assert eager.optimisation.steps == recorded.optimisation.steps == 60
+    told = [str(each.message) for each in said if "graphs: " in str(each.message)]
+    assert len(told) == bool(words)
+    assert words in f"{graphs.reason}"
+    assert words or recorded.optimisation.replayed > 30
+    if change is not nothing:
+        assert (len(first) > 0) == (when > 0)
+        assert (len(graphs.made) > len(first)) == (not words)
+    # they end with the run, and leave the optimizer as it was
+    assert all(each.freed for each in graphs.made)
+    assert recorded.optimisation.passes.graphs is None
+    settings = [{**run.optimizer.param_groups[0], "params": None} for run in (eager, recorded)]
+    assert settings[0] == settings[1]
+    assert not hasattr(recorded.optimizer, "found_inf")
+    assert all(each.grad is None for each in recorded.model.parameters())
+
+
+@pytest.mark.parametrize(("policy", "sizes"), [(None, 2), (GATE, 5)])
+def test_each_shape_is_recorded_after_its_warm_up(policy: Any, sizes: int) -> None:
+    # batches of 32 and 8 rows; the gate takes 9 and 10, or 2 and 3
+    run = trainer(policy=policy)
+    graphs, records = run.optimisation.passes.graphs, run.steps()
+    deque(itertools.islice(records, WARMUP), 0)
+    assert graphs.made == []
+    assert graphs.beside == WARMUP * (2 if policy else 1) + 1  # the first batch is checked
+    deque(records, 0)
+    assert sizes - 1 <= len(graphs.made) <= sizes + 1
+
+
+def test_no_more_than_some_shapes_are_recorded() -> None:
+    work = trainer().optimisation
+    x, y = build.rows(SHAPES + 4, 6, 4).tensors
+    sizes = [*range(2, SHAPES + 4)] * (WARMUP + 1)
+    with pytest.warns(UserWarning, match=f"more than {SHAPES} shapes"):
+        deque((work.train(Batch(None, x[:rows].double(), y[:rows])) for rows in sizes), 0)
+    assert len(work.passes.graphs.made) == SHAPES
+
+
+def test_a_step_that_is_not_finite_changes_nothing_and_is_reported() -> None:
+    run = trainer(config={"report_every": 1000})
+    records, work = run.steps(), run.optimisation
+    deque(itertools.islice(records, 20), 0)
+    x, y = build.rows(32, 6, 4).tensors
+    weights = [each.detach().clone() for each in run.model.parameters()]
+    replayed = work.replayed
+    work.train(Batch(None, x.double() * math.nan, y))
+    work.train(Batch(None, x.double(), y))  # and no step is taken until then
+    assert work.replayed == replayed + 2
+    assert all(map(torch.equal, run.model.parameters(), weights))
+    with pytest.raises(FloatingPointError, match="not finite"):
+        records.close()
 
 
 def test_a_cpu_has_no_graphs_and_one_sentence_says_so() -> None:
     run = trainer(False, config={"graphs": True})
     with pytest.warns(UserWarning, match="graphs is True, but the model is not on a CUDA device"):
         run.run()
-    assert run.optimisation.replayed == 0
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         trainer(False, config={"graphs": "auto"}).run()
 
 
@@ -408,24 +315,15 @@ UNSUPPORTED: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("words", UNSUPPORTED)
-def test_what_cannot_be_recorded_has_a_reason(words: str) -> None:
+def test_what_cannot_be_recorded_has_a_reason() -> None:
     model = SimpleNamespace(parameters=lambda: [SimpleNamespace(is_cuda=True)])
     known: dict[str, Any] = {
-        "device": torch.device("cuda"),
-        "model": model,
-        "wrapped": model,
-        "scaler": None,
-        "micro_batch": None,
-        "config": TrainConfig(),
-        "watching": False,
+        **{"device": torch.device("cuda"), "model": model, "wrapped": model, "scaler": None},
+        **{"micro_batch": None, "config": TrainConfig(), "watching": False},
         "optimizer": torch.optim.AdamW([torch.zeros(1)], fused=True),
     }
-    inner = ("device", "wrapped", "micro_batch", "config")
-
-    def work(settings: dict[str, Any]) -> Any:
-        passes = SimpleNamespace(**{name: settings[name] for name in inner})
-        return SimpleNamespace(passes=passes, **settings)
-
-    assert unsupported(work(known)) is None
-    assert words in str(unsupported(work(known | UNSUPPORTED[words])))
+    for words, change in {"None": {}, **UNSUPPORTED}.items():
+        work = SimpleNamespace(**known, **{})
+        vars(work).update(change)
+        work.passes = work
+        assert words in str(unsupported(work))  # type: ignore[arg-type]

@@ -1,7 +1,5 @@
 """Records of batches and epochs, in memory and on their way to observers."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

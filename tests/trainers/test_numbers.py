@@ -1,7 +1,5 @@
 """What a trainer tells policies of its targets: class numbers are labels, other numbers are not."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -9,32 +7,20 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import TensorDataset
 
-from astkit import rng
 from astkit.aim.auto import Auto
-from astkit.datasets import Batch, indexed
+from astkit.datasets import Batch
 from astkit.gating import Policy, RunInfo
-from astkit.trainers import StepResult, TrainConfig, Trainer
+from astkit.trainers import StepResult, TrainConfig
+from tests import build
 
 ROWS = 240
 X = torch.randn(ROWS, 4, generator=torch.Generator().manual_seed(0))
 COUNTS = torch.poisson(X[:, 0].exp(), generator=torch.Generator().manual_seed(1)).long()
 SIGN = (X[:, 0] > 0).long()
+AGED = [(x, float(20 + count)) for x, count in zip(X, COUNTS, strict=True)]
 WRONG = torch.arange(ROWS) % 10 < 3  # 30 % of the labels
-
-
-class Aged(Dataset[Any]):
-    """Whole numbers in an attribute ``targets``, decimals in the rows."""
-
-    def __init__(self) -> None:
-        self.targets = np.asarray(20 + COUNTS)
-
-    def __len__(self) -> int:
-        return ROWS
-
-    def __getitem__(self, row: int) -> Any:
-        return X[row], float(self.targets[row])
 
 
 def squares(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -57,7 +43,7 @@ def marked(outputs: Tensor, targets: Tensor) -> Tensor:
 NUMBERS: dict[str, tuple[Any, Any]] = {
     "counts": (TensorDataset(X, COUNTS), counted),
     "a column of ratings": (TensorDataset(X, COUNTS.clamp_max(4)[:, None]), squares),
-    "ages": (Aged(), squares),
+    "ages": (build.as_dataset(AGED, targets=np.asarray(20 + COUNTS)), squares),
     "several labels": (TensorDataset(X, (X > 0).long()), marked),
 }
 ONE_LOGIT: dict[str, Any] = {
@@ -68,8 +54,7 @@ ONE_LOGIT: dict[str, Any] = {
 
 
 def model(outputs: int = 1) -> nn.Module:
-    with rng.isolated("cpu", 0):
-        return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, outputs))
+    return build.network(4, outputs, 8, nn.Tanh())
 
 
 class Visits:
@@ -88,10 +73,13 @@ class Visits:
         self.times.index_add_(0, rows, torch.ones_like(rows))
 
 
-def trained(policy: Policy, data: Any, criterion: Any, epochs: int, outputs: int = 1) -> Visits:
+def trained(policy: Any, data: Any, criterion: Any, epochs: int, outputs: int = 1) -> Visits:
     visits, config = Visits(), TrainConfig(lr=0.03)
     options: dict[str, Any] = {"criterion": criterion, "policy": policy, "observers": [visits]}
-    Trainer(model(outputs), data, epochs=epochs, batch_size=16, config=config, **options).run()
+    run = build.trainer(
+        model(outputs), data, epochs=epochs, batch_size=16, config=config, **options
+    )
+    run.run()
     return visits
 
 
@@ -109,10 +97,8 @@ def test_numbers_are_no_labels_for_a_policy(kind: str) -> None:
     outputs = 4 if kind == "several labels" else 1
     trained(policy, data, criterion, 1, outputs)
     assert (policy.run.classes, policy.run.labels) == (False, None)
-    with pytest.raises(
-        ValueError, match=r"ClassBalanced chooses by class, but the criterion takes"
-    ):
-        Trainer(model(outputs), data, epochs=1, criterion=criterion, policy="class_balanced").run()
+    with pytest.raises(ValueError, match="ClassBalanced chooses by class, but the criterion takes"):
+        trained("class_balanced", data, criterion, 1, outputs)
 
 
 @pytest.mark.parametrize("kind", NUMBERS)
@@ -143,24 +129,6 @@ def test_labels_of_classes_reach_a_policy() -> None:
         assert policy.run.classes is True
         assert policy.run.labels is not None
         assert policy.run.labels.equal(SIGN)
-
-
-@pytest.mark.parametrize("kind", NUMBERS)
-def test_auto_in_a_custom_loop_trains_on_all_rows_of_a_regression(kind: str) -> None:
-    data, criterion = NUMBERS[kind]
-    policy, net = Auto(), model(4 if kind == "several labels" else 1)
-    optimizer = torch.optim.Adam(net.parameters(), 0.01)
-    loader = DataLoader(indexed(data), 24, sampler=policy.sampler(data, epochs=4))
-    for _ in range(4):
-        seen = []
-        for index, (x, y) in loader:
-            outputs = net(x)
-            loss = policy.mean(criterion(outputs, y), index, outputs, y)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            seen += index.tolist()
-        assert sorted(seen) == list(range(ROWS))
 
 
 def test_a_custom_loop_may_say_that_numbers_are_no_classes() -> None:

@@ -1,11 +1,10 @@
 """From a batch to new weights, held to a plain loop: sum, unscale, divide, clip, step."""
 
-from __future__ import annotations
-
 import copy
 import math
 import warnings
 from collections.abc import Iterator
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -17,13 +16,14 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau, StepLR
-from torch.utils.data import TensorDataset
 
 from astkit import rng
 from astkit.datasets import Batch
 from astkit.gating import Gate, Policy, Selection, cross_entropy_rows
 from astkit.trainers import TrainConfig, Trainer
 from astkit.trainers.optimisation import Optimisation
+from tests import build
+from tests.build import refused
 from tests.trainers.states import flagged, same
 
 SPLIT = (5, 11, 2, 7)  # the rows of four batches that add up to one of 25, as a gate leaves them
@@ -117,9 +117,7 @@ def grads(model: nn.Module) -> list[Tensor | None]:
     clip_norm=st.sampled_from(CLIPS),
     micro_batch=st.none() | st.integers(1, 8),
 )
-def test_it_does_not_matter_how_rows_are_split(
-    split: list[int], clip_norm: float | None, micro_batch: int | None
-) -> None:
+def test_it_does_not_matter_how_rows_are_split(split, clip_norm, micro_batch):
     model = network()
     options: dict[str, Any] = {"clip_norm": clip_norm, "micro_batch": micro_batch}
     work = made(model, accumulation_steps=len(split), optimizer=sgd(model), **options)
@@ -162,9 +160,7 @@ class Kept(Policy):
 
 
 @pytest.mark.parametrize("policy", [None, Kept()])
-def test_the_trainer_accumulates_to_one_big_batch(
-    cnn: Any, double_loader: Any, difference: Any, policy: Any
-) -> None:
+def test_the_trainer_accumulates_to_one_big_batch(cnn, double_loader, difference, policy):
     def trained(batch_size: int, steps: int) -> Trainer:
         config = TrainConfig(lr=1e-2, schedule="constant", accumulation_steps=steps)
         # the last pass leaves 3 batches of 8, which still get their step
@@ -218,9 +214,7 @@ def scaled(model: nn.Module, **options: Any) -> Optimisation:
     ("dtype", "within", "weights", "clip_norm"),
     [(torch.float64, 1e-12, "float32", 0.05), (torch.float32, 1e-5, "none", None)],
 )
-def test_unscale_then_divide_then_clip_then_step(
-    dtype: torch.dtype, within: float, weights: str, clip_norm: float | None
-) -> None:
+def test_unscale_then_divide_then_clip_then_step(dtype, within, weights, clip_norm):
     """Any other order moves the weights elsewhere: the scale is 1024 and more, the weight 25."""
     model = network(dtype)
     work = scaled(model, optimizer=sgd(model), clip_norm=clip_norm, accumulation_steps=4)
@@ -260,9 +254,7 @@ class Overflowing:
 @pytest.mark.parametrize(
     ("fused", "clip_norm", "value"), [(False, 1.0, math.nan), (True, None, math.inf)]
 )
-def test_an_overflow_skips_the_step_and_nothing_else(
-    fused: bool, clip_norm: float | None, value: float
-) -> None:
+def test_an_overflow_skips_the_step_and_nothing_else(fused, clip_norm, value):
     def learner() -> Optimisation:
         model = network(torch.float32)
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=fused)
@@ -360,9 +352,7 @@ def test_an_attempt_that_fails_leaves_no_trace(error: Any, waiting: bool) -> Non
 
 
 @pytest.mark.parametrize(("value", "every", "clip_norm"), [(math.inf, 1, 1.0), (math.nan, 2, None)])
-def test_a_gradient_that_is_not_finite_is_refused_before_weights_change(
-    value: float, every: int, clip_norm: float | None
-) -> None:
+def test_a_gradient_that_is_not_finite_is_refused_before_weights_change(value, every, clip_norm):
     """The loss alone does not tell: its gradient may overflow while it is finite."""
     work, twin = (made(accumulation_steps=every, clip_norm=clip_norm) for _ in range(2))
     (x, y, _), (x2, y2, _) = batches(number=2)
@@ -385,9 +375,7 @@ def test_a_gradient_that_is_not_finite_is_refused_before_weights_change(
 
 
 @pytest.mark.parametrize(("broken", "clip_norm"), [("loss", None), ("gradient", 1.0)])
-def test_on_a_device_a_flag_keeps_the_weights_until_somebody_asks(
-    monkeypatch: pytest.MonkeyPatch, broken: str, clip_norm: float | None
-) -> None:
+def test_on_a_device_a_flag_keeps_the_weights_until_somebody_asks(monkeypatch, broken, clip_norm):
     work = flagged(monkeypatch, made(network(torch.float32), clip_norm=clip_norm))
     rows = list(batches(torch.float32, number=4))
     train(work, *rows[0])
@@ -411,15 +399,12 @@ def test_on_a_device_a_flag_keeps_the_weights_until_somebody_asks(
     assert not same(copy.deepcopy(work.weights()), before)
 
 
-def test_after_a_divergence_on_a_device_the_users_optimizer_moves_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    data = TensorDataset(torch.randn(32, 6), torch.arange(32) % 4)
+def test_after_a_divergence_on_a_device_the_users_optimizer_moves_again(monkeypatch):
     model = network(torch.float32)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)
-    trainer = Trainer(model, data, optimizer=optimizer, epochs=1, batch_size=8, device="cpu")
-    flagged(monkeypatch, trainer.optimisation)
-    steps = trainer.steps()
+    run = trainer(model, optimizer=optimizer, epochs=1)
+    flagged(monkeypatch, run.optimisation)
+    steps = run.steps()
     next(steps)
     Overflowing(model[0].weight).on = True
     with pytest.raises(FloatingPointError):
@@ -441,14 +426,7 @@ def test_kernels_that_may_ignore_the_flag_are_waited_for() -> None:
     assert not made(model, optimizer=sgd(model)).finite.flagged
 
 
-# --- learning rates
-
-
-DATA = TensorDataset(torch.randn(32, 6), torch.arange(32) % 4)
-
-
-def trainer(model: nn.Module, **options: Any) -> Trainer:
-    return Trainer(model, DATA, **{"epochs": 2, "batch_size": 8, "device": "cpu", **options})
+trainer = partial(build.trainer, train=build.rows(32, 6, 4))
 
 
 def rates(run: Trainer) -> list[float]:
@@ -494,9 +472,6 @@ def test_an_optimizer_that_is_used_again_has_its_learning_rate() -> None:
     assert optimizer.param_groups[0]["lr"] == 0.1
 
 
-# --- parameters
-
-
 class Either(nn.Module):
     """Two layers, of which a batch uses one: that which its first number names."""
 
@@ -509,9 +484,7 @@ class Either(nn.Module):
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_a_batch_that_uses_no_parameter_of_the_optimizer_takes_no_step(
-    precision: str, unchanged: Any
-) -> None:
+def test_a_batch_that_uses_no_parameter_of_the_optimizer_takes_no_step(precision, unchanged):
     model, y = Either(), torch.tensor([0, 1, 2])
     optimizer = torch.optim.SGD(model.layers[1].parameters(), lr=0.1)
     work = made(model, precision=precision, optimizer=optimizer)
@@ -519,16 +492,6 @@ def test_a_batch_that_uses_no_parameter_of_the_optimizer_takes_no_step(
         train(work, torch.zeros(3, 6), y)
     train(work, torch.ones(3, 6), y)
     assert work.steps == 1
-
-
-def test_an_optimizer_of_parameters_outside_the_model_is_refused() -> None:
-    model, other = network(torch.float32), network(torch.float32)
-    with pytest.raises(ValueError, match=r"4 parameters of .* from model\.parameters\(\)"):
-        trainer(model, optimizer=sgd(other))
-    before, model[2] = sgd(model), nn.Linear(16, 4)  # it still holds the layer that was replaced
-    with pytest.raises(ValueError, match="2 parameters of the optimizer or the criterion are not"):
-        trainer(model, optimizer=before)
-    trainer(model, optimizer=sgd(model[2])).run()
 
 
 class Proxies(nn.Module):
@@ -544,20 +507,15 @@ class Proxies(nn.Module):
 
 def test_a_criterion_with_parameters_is_trained_as_a_part_of_the_model() -> None:
     model, criterion = nn.Linear(6, 4), Proxies()
-    with pytest.raises(ValueError, match=r"1 parameters of .* with model\.loss = criterion"):
-        trainer(model, criterion=criterion)
+    words = r"1 parameters of .* with model\.loss = criterion"
+    refused((partial(trainer, model, criterion=criterion), words))
     trainer(model, criterion=Proxies().requires_grad_(False))
     model.loss = criterion
     trainer(model, criterion=criterion).run()
     assert not torch.equal(criterion.vectors, torch.eye(4))
 
 
-# --- torch.compile
-
-
-def test_a_compiled_model_trains_as_an_eager_one_with_one_graph_for_all_sizes(
-    cnn: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_compiled_model_trains_as_an_eager_one_with_one_graph_for_all_sizes(cnn, monkeypatch):
     from torch._dynamo.utils import counters
 
     real = torch.compile  # with inductor it takes a minute
@@ -585,17 +543,6 @@ def test_a_factor_of_the_rates_leaves_those_of_the_optimizer_as_they_were() -> N
         own.train(Batch(torch.arange(2), torch.ones(2, 4), torch.zeros(2).long()))
     own.release()
     assert optimizer.param_groups[0]["lr"] == pytest.approx(0.1)
-
-
-def test_a_scheduler_that_needs_a_metric_is_refused() -> None:
-    model = nn.Linear(4, 3)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    plateau: Any = ReduceLROnPlateau(optimizer)
-    with pytest.raises(ValueError, match="ReduceLROnPlateau, which needs a metric"):
-        Optimisation(model, TrainConfig(), cross_entropy_rows, optimizer, plateau)
-
-
-# --- unusual parameters ---
 
 
 class Complex(nn.Module):
@@ -662,25 +609,11 @@ def test_complex_and_sparse_parameters_train_as_a_plain_loop(name: str, many: in
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
 
 
-def test_a_loss_scale_and_complex_parameters_are_one_sentence() -> None:
-    with pytest.raises(ValueError, match=r"precision is 'fp16'.* complex parameters: give 'bf16'"):
-        made(Complex(torch.complex64, True), precision="fp16")
-
-
 class Searching(torch.optim.SGD):
     """Evaluates the loss several times, as line searches do."""
 
     def step(self, closure: Any) -> Any:  # type: ignore[override]
         return closure()
-
-
-@pytest.mark.parametrize(
-    "optimizer", [torch.optim.LBFGS, type("Own", (torch.optim.LBFGS,), {}), Searching]
-)
-def test_an_optimizer_that_needs_a_closure_is_one_sentence(optimizer: Any) -> None:
-    model = network()
-    with pytest.raises(ValueError, match=f"optimizer {optimizer.__name__} needs a closure, "):
-        made(model, optimizer=optimizer(model.parameters()))
 
 
 class Detached(nn.Linear):
@@ -692,25 +625,32 @@ def frozen(model: nn.Module) -> nn.Module:
     return model.requires_grad_(False)
 
 
-@pytest.mark.parametrize(
-    ("model", "said"),
-    [
+def test_what_cannot_be_trained_is_one_sentence() -> None:
+    model, other, half = network(torch.float32), network(torch.float32), network()
+    before, model[2] = sgd(model), nn.Linear(16, 4)  # it still holds the layer that was replaced
+    trainer(model, optimizer=sgd(model[2])).run()
+    optimizer, moduli = sgd(model), Complex(torch.complex64, True)
+    plateau = {"optimizer": optimizer, "scheduler": ReduceLROnPlateau(optimizer)}
+    refused(
+        (lambda: trainer(model, optimizer=sgd(other)), r"4 parameters of .* from model\."),
+        (lambda: trainer(model, optimizer=before), "2 parameters of the optimizer or the criter"),
+        (lambda: trainer(model, **plateau), "ReduceLROnPlateau, which needs a metric"),
+        (lambda: made(moduli, precision="fp16"), r"is 'fp16'.* complex parameters: give 'bf16'"),
+    )
+    for kind in (torch.optim.LBFGS, type("Own", (torch.optim.LBFGS,), {}), Searching):
+        call = partial(made, model, optimizer=kind(model.parameters()))
+        refused((call, f"optimizer {kind.__name__} needs a closure, "))
+    first = list(frozen(half[0]).parameters())
+    for parameters in (first, [{"params": [each]} for each in first]):
+        call = partial(made, half, optimizer=torch.optim.SGD(parameters, lr=0.1))
+        refused((call, "the optimizer got 2 parameters, all frozen, so the"))
+    rows = torch.randn(8, 6), torch.arange(8) % 4
+    for each, words in (
         (nn.Identity(), "the Identity has no parameters"),
         (nn.Sequential(nn.Flatten(), nn.ReLU()), "the Sequential has no parameters"),
         (frozen(nn.Linear(6, 4)), "the Linear has 2 parameters, all frozen"),
         (frozen(network()), "the Sequential has 4 parameters, all frozen"),
         (Detached(6, 4), "the loss depends on no parameter that is trained"),
-    ],
-)
-def test_a_model_without_anything_to_train_is_one_sentence(model: nn.Module, said: str) -> None:
-    with pytest.raises(ValueError, match=f"{said}, so there is nothing to train: give the model"):
-        train(made(model), torch.randn(8, 6), torch.arange(8) % 4)
-
-
-def test_an_optimizer_of_frozen_parameters_alone_is_one_sentence() -> None:
-    model = network()
-    frozen(model[0])
-    groups = [{"params": [each]} for each in model[0].parameters()]
-    for parameters in (model[0].parameters(), groups):
-        with pytest.raises(ValueError, match="the optimizer got 2 parameters, all frozen, so the"):
-            made(model, optimizer=torch.optim.SGD(parameters, lr=0.1))
+    ):
+        words += ", so there is nothing to train: give the model"
+        refused((lambda each=each: train(made(each), *rows), words))

@@ -1,29 +1,22 @@
 """A training run's bar: few updates an epoch, and what it says at each."""
 
-from __future__ import annotations
-
 import re
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
-from torch import nn
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader
 
 from astkit.trainers import Budget, Trainer
-from astkit.trainers.progress import follow, state_of
-
-
-def rows(count: int) -> TensorDataset:
-    return TensorDataset(torch.zeros(count, 3), torch.zeros(count, dtype=torch.long))
+from astkit.trainers.progress import follow
+from tests import build
 
 
 def trainer_of(batches: int, data: Any = None, **options: Any) -> Trainer:
     """A trainer on batches of one row."""
     if data is None:
-        data, options = rows(batches), {**options, "batch_size": 1}
-    return Trainer(nn.Linear(3, 2), data, device="cpu", **options)
+        data, options = build.rows(batches), {**options, "batch_size": 1}
+    return build.trainer(None, data, **options)
 
 
 @pytest.fixture
@@ -66,17 +59,15 @@ def test_it_says_epoch_loss_rate_and_time_left(minutes: Any, terminal: Any) -> N
 
 
 def test_other_budgets_and_loaders_of_unknown_length(minutes: Any, terminal: Any) -> None:
-    class Unsized(IterableDataset):
-        def __iter__(self) -> Any:
-            return iter(rows(10))
-
     flops = trainer_of(20, epochs=1).run(progress=False).epochs[-1]["flops"]
     run = trainer_of(20, budget=Budget(flops=2.5 * flops), observers=[minutes])
     *_, last, _ = bars_of(run, terminal)
     assert last.startswith("epoch 3, loss ")
     assert "100%|" in last
     assert "| 50/50 [50:00<00:00, " in last
-    run = trainer_of(20, DataLoader(Unsized(), 1), epochs=2, observers=[minutes])
+    run = trainer_of(
+        20, DataLoader(build.as_stream(build.rows(10)), 1), epochs=2, observers=[minutes]
+    )
     shown = bars_of(run, terminal)
     assert "| 10/20 [10:00<10:00, " in shown[-3]  # at the end of an epoch
     assert shown[-1] == "2 epochs in 20:00"
@@ -99,11 +90,3 @@ def test_it_is_shown_where_it_is_asked_for(capsys: Any) -> None:
     assert "1 epoch in 0:00" in capsys.readouterr().err
     with pytest.raises(ValueError, match="progress is 'yes'"):
         trainer_of(3, epochs=1).run(progress="yes")  # type: ignore[arg-type]
-
-
-def test_a_loss_that_is_not_known_is_not_shown() -> None:
-    history = SimpleNamespace(steps=[{"loss": 0.25}])
-    run: Any = SimpleNamespace(epoch=2, budget=Budget(steps=5), history=history)
-    assert state_of(run) == "epoch 3, loss 0.25"
-    history.steps = [{"loss": None}]  # a batch may have trained on no row
-    assert state_of(run) == "epoch 3"

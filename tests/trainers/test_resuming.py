@@ -3,8 +3,6 @@
 Each part is resumed by a trainer of its own, whose model has other weights at first.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Row by row: the exact twin of the batched gate, and the origin's loop, against plain loops."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -13,9 +11,9 @@ from torch.utils.data import TensorDataset
 
 from astkit.datasets import Loader
 from astkit.gating import ContextScore, Gate, LogIntegral, OriginPI, Policy, Selection, row_losses
-from astkit.gating.scores import Loss
 from astkit.profiling.flops import FlopCounter
 from astkit.trainers import Event, SampleBySampleTrainer, TrainConfig
+from tests.build import refused
 from tests.trainers.states import RecordedSampleTrainer, RecordedTrainer
 
 STEPS, EPOCHS = 20, 4  # 160 rows in batches of 32
@@ -65,9 +63,7 @@ class Weighted(Gate):
         ("loss_and_contrast", "top_k", Gate),
     ],
 )
-def test_batched_gate_and_its_twin_agree(
-    train: Any, difference: Any, score: str, controller: str, kind: type[Gate]
-) -> None:
+def test_batched_gate_and_its_twin_agree(train, difference, score, controller, kind):
     batched = train(gate(score, controller, kind))
     rowwise = train(gate(score, controller, kind), "per_batch")
     pairs = zip(batched.rows, rowwise.rows, strict=True)
@@ -148,9 +144,7 @@ class PlainOrigin:
 
 
 @pytest.mark.parametrize("controller", ["log_integral", "origin_pi"])
-def test_per_sample_is_the_plain_loop(
-    cnn: Any, double_loader: Any, difference: Any, controller: str
-) -> None:
+def test_per_sample_is_the_plain_loop(cnn, double_loader, difference, controller):
     built = gate("loss_and_contrast", controller, fallback=0)
     loader = double_loader(rows=90, batch_size=30)
     model, plain = cnn(), PlainOrigin(cnn(), controller, 0.3, lr=1e-3)
@@ -179,9 +173,7 @@ class Held(LogIntegral):
 
 
 @pytest.mark.parametrize("fallback", [0, 3])
-def test_per_sample_falls_back_when_nothing_is_active(
-    cnn: Any, double_loader: Any, difference: Any, fallback: int
-) -> None:
+def test_per_sample_falls_back_when_nothing_is_active(cnn, double_loader, difference, fallback):
     policy = Gate(score="loss", controller=Held(0.1, 1e9), fallback=fallback)
     loader, config = double_loader(rows=60, batch_size=20), TrainConfig(1e-2, schedule="constant")
     trainer = RecordedSampleTrainer(cnn(), loader, epochs=1, policy=policy, config=config)
@@ -218,39 +210,6 @@ def test_per_sample_leaves_out_rows_without_a_score(cnn: Any, digits: Any) -> No
     ]
     assert policy.nonfinite == 2
     assert all(torch.isfinite(p).all() for p in trainer.model.parameters())
-
-
-class Witness(ContextScore):
-    """The loss; writes down what it is given."""
-
-    def __init__(self) -> None:
-        self.seen: list[Any] = []
-
-    def score(self, batch: Any) -> Tensor:
-        assert not batch.model.training
-        assert not torch.is_grad_enabled()
-        self.seen.append((batch.index.tolist(), batch.inputs, batch.targets))
-        batch.score()
-        return Loss()(batch.outputs, batch.targets, batch.inputs)
-
-
-@pytest.mark.parametrize("update", ["per_batch", "per_sample"])
-def test_a_score_is_given_the_rows_with_their_index(
-    cnn: Any, double_loader: Any, update: Any
-) -> None:
-    witness, loader = Witness(), double_loader(rows=60, batch_size=20)
-    SampleBySampleTrainer(cnn(), loader, epochs=1, policy=Gate(0.3, witness), update=update).run()
-    expected = []
-    for number, batch in enumerate(loader.batches(0)):
-        rows = [[row] for row in batch.index.tolist()]
-        again = 2 if number == 0 else 1  # the first batch sets the threshold beforehand
-        expected += rows * again if update == "per_sample" else [batch.index.tolist()]
-    assert [index for index, _, _ in witness.seen] == expected
-    data = {int(i): (x, y) for b in loader.batches(0) for i, x, y in zip(*b, strict=True)}
-    for index, inputs, targets in witness.seen:
-        for row, x, y in zip(index, inputs, targets, strict=True):
-            assert x.equal(data[row][0])
-            assert y == data[row][1]
 
 
 class Doubt(ContextScore):
@@ -292,17 +251,15 @@ def small(
 
 
 def test_what_cannot_be_decided_row_by_row_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"TopK needs a whole batch of scores.*'log_integral'"):
-        small(Gate(controller="top_k"))
-    small(Gate(controller="top_k"), update="per_batch").run()
-    with pytest.raises(ValueError, match="update is 'per_row': choose 'per_sample' or 'per_batch'"):
-        small(Gate(), update="per_row")
-    for policy in (None, Policy()):
-        with pytest.raises(ValueError, match=r"policy is a .*: pass policy=Gate"):
-            small(policy)
-    with pytest.raises(ValueError, match="TopK needs a whole batch of scores"):
-        small(Gate(0.5), replay=[Event(3, "controller", "top_k")])
-    steered = small(Gate(0.5))
-    with pytest.raises(ValueError, match="TopK needs a whole batch of scores"):
-        steered.steer("controller", "top_k")
+    top_k, steered = Gate(controller="top_k"), small(Gate(0.5))
+    small(top_k, update="per_batch").run()
+    whole, replay = r"TopK needs a whole batch of scores", [Event(3, "controller", "top_k")]
+    refused(
+        (lambda: small(top_k), f"{whole}.*'log_integral'"),
+        (lambda: small(Gate(0.5), replay=replay), whole),
+        (lambda: steered.steer("controller", "top_k"), whole),
+        (lambda: small(Gate(), update="per_row"), "update is 'per_row': choose 'per_sample' or 'p"),
+        (lambda: small(None), r"policy is a .*: pass policy=Gate"),
+        (lambda: small(Policy()), r"policy is a .*: pass policy=Gate"),
+    )
     steered.run()

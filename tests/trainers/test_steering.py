@@ -1,18 +1,15 @@
 """Settings changed during a run take effect before the next batch, and are replayed."""
 
-from __future__ import annotations
-
 import json
-import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from astkit.gating import Gate, OriginPI, Policy, TopK
+from astkit.gating import Gate, OriginPI, TopK
 from astkit.trainers import Checkpoints, Event, Trainer
-from astkit.trainers.steering import Steering
 from tests import build
+from tests.build import refused
 from tests.trainers.states import hand_over, leave_after
 
 
@@ -65,13 +62,6 @@ def test_the_last_of_several_values_counts_and_gains_can_be_turned() -> None:
     assert run.steering.events == [Event(0, "rate", 0.6), Event(0, "kp", 0.25)]
 
 
-def test_a_change_that_waits_is_resumed() -> None:
-    first = leave_after(gated(), 3)
-    first.steer("rate", 0.5)
-    second = steered(hand_over(first, gated()), [])
-    assert second.steering.events == [Event(3, "rate", 0.5)]
-
-
 def test_a_change_that_waits_is_saved_where_nothing_else_has_changed(tmp_path: Path) -> None:
     options: Any = {"checkpoints": Checkpoints(tmp_path, every=1)}
     first = gated(**options)
@@ -84,11 +74,14 @@ def test_a_change_that_waits_is_saved_where_nothing_else_has_changed(tmp_path: P
     assert second.steering.events == [Event(1, "rate", 0.5)]
 
 
-def test_events_that_cannot_be_replayed_are_named() -> None:
-    with pytest.raises(ValueError, match="Policy has no setting 'rate' to steer"):
-        build.trainer(replay=[Event(1, "rate", 0.5)])
+def test_what_cannot_be_steered_or_replayed_is_named() -> None:
+    event = Event(1, "rate", 0.5)
+    refused(
+        (lambda: build.trainer(replay=[event]), "Policy has no setting 'rate' to steer"),
+        (lambda: build.trainer().steer("rate", 0.3), "has no setting 'rate' to steer: give the"),
+    )
     with pytest.warns(UserWarning, match=r"the run ended before Event\(step=500, "):
-        gated(replay=[Event(1, "rate", 0.5), Event(500, "rate", 0.9)]).run()
+        gated(replay=[event, Event(500, "rate", 0.9)]).run()
 
 
 @pytest.mark.parametrize(
@@ -106,27 +99,3 @@ def test_a_slip_of_the_hand_does_not_end_the_run(name: str, value: Any, sentence
         run.run()
     assert run.done
     assert run.steering.events == []
-
-
-def test_a_run_without_such_a_policy_cannot_be_steered() -> None:
-    for policy in (None, "infobatch"):
-        with pytest.raises(ValueError, match="has no setting 'rate' to steer: give the"):
-            build.trainer(policy=policy).steer("rate", 0.3)
-
-
-def test_changes_come_from_any_thread() -> None:
-    class Board(Policy):
-        def steer(self, name: str, value: Any) -> None:
-            taken[name] = value
-
-    taken = dict[str, int]()
-    steering = Steering(Board())
-    threads = [threading.Thread(target=steering.put, args=(f"gain{i}", i)) for i in range(50)]
-    for thread in threads:
-        thread.start()
-    while len(taken) < 50:
-        steering.apply_due(0)
-    for thread in threads:
-        thread.join()
-    assert taken == {f"gain{i}": i for i in range(50)}
-    assert steering.apply_due(1) == []

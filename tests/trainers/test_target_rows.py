@@ -1,7 +1,5 @@
 """Rows of a target in every loop: dense training and most policies do not see them."""
 
-from __future__ import annotations
-
 from copy import deepcopy
 from pathlib import Path
 from typing import Any

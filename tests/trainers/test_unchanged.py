@@ -5,8 +5,6 @@ end in ``_ddp`` are run by two processes. The numbers are those of version 0.2, 
 which asks other questions since.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from copy import deepcopy

@@ -1,7 +1,5 @@
 """Runs a function in several processes that form a gloo group, and what they train on there."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import pickle

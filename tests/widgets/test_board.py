@@ -133,23 +133,3 @@ def test_many_steps_take_bounded_memory_and_keep_even_distances():
     for kept in (live.series["val_accuracy"], live.cloud):
         assert len(set(np.diff([step for step, *_ in kept])[:-1])) == 1
     assert len(live.cloud) <= BATCHES
-
-
-def test_one_point_is_a_marker_and_a_loss_that_is_lost_ends_its_line():
-    live = LiveBoard()
-    feed(live, range(1, 31))
-    feed(live, range(31, 41), loss=float("inf"))
-    live.log(40, phase="epoch", val_accuracy=0.5)
-    axes, _ = drawn(live)
-    assert np.isfinite(axes["loss"].lines[1].get_ydata()).sum() == 30
-    assert axes["validation accuracy"].lines[0].get_marker() == "o"
-
-
-def test_a_threshold_of_0_leaves_the_scores_on_their_logarithmic_axis():
-    live = LiveBoard()
-    feed(live, range(1, 9), threshold=0.0, scores=[1e-3, 2.0], selected=[1.0, 1.0])
-    (axis,) = (axis for title, axis in drawn(live)[0].items() if title.startswith("threshold"))
-    assert axis.get_yscale() == "log"
-    assert axis.get_ylim() == pytest.approx((1e-3 / 1.5, 3.0))
-    live.log(9, phase="train", scores=[-1.0], selected=[1.0])
-    assert drawn(live)[0]["threshold and scores"].get_yscale() == "linear"

@@ -1,7 +1,6 @@
 """Figures of a comparison: what is drawn where, and what is refused."""
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from astkit.widgets import comparison_plots as plots
@@ -111,22 +110,3 @@ def test_curves_are_means_with_bands_and_the_final_value_of_dense():
     assert figure.get_suptitle() == words
     low, high = figure.axes[0].get_ylim()
     assert low < 0.14 < 0.92 < high  # whole curves: no difference is made large by a zoom
-
-
-def test_only_measured_costs_are_drawn():
-    rows = pd.DataFrame([*curves("dense", 0.8, seeds=1), *curves("$x$", 0.9, seeds=1)])
-    rows["seconds"] = None
-    figure = plots.values_by_cost(rows, "loss")
-    assert [axis.get_ylabel() for axis in figure.axes] == ["validation loss"]
-    assert figure.get_suptitle() == ""
-    figure.png()  # dollar signs are no formula
-
-
-@pytest.mark.parametrize("higher", [True, False])
-def test_a_gain_is_never_cut_off(higher):
-    sign = 1 if higher else -1
-    ends = sorted((sign * 22.0, sign * 25.0))
-    far = {"arm": "aim", "against": "dense", "mean": sign * 23.8, "n": 5}
-    (axis,) = forest([{**far, "low": ends[0], "high": ends[1]}], higher=higher).axes
-    assert not axis.texts
-    assert segment(axis.containers[-1]) == pytest.approx(ends)

@@ -265,14 +265,6 @@ def test_a_trainer_may_be_started_again_and_goes_on_with_its_board():
     assert [len(board.series["loss"]) for board in boards] == [STEPS] * 3
 
 
-def test_a_board_that_nobody_sees_asks_for_no_reports_of_its_own(trainer):
-    before = trainer.reports.seconds
-    dashboard = Dashboard(live=False)
-    dashboard.run(trainer)
-    assert trainer.reports.seconds == before
-    assert dashboard.board.series["loss"][-1][0] == STEPS
-
-
 @pytest.mark.parametrize("heard", [False, True])
 def test_an_interrupt_between_cells_ends_the_run_and_is_raised_by_await(notebook, trainer, heard):
     async def use(run, shown):

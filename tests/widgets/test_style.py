@@ -1,10 +1,6 @@
 """Pictures read in grey, on white, on dark pages and under anybody's matplotlib settings."""
 
-from __future__ import annotations
-
-import ast
 import io
-from pathlib import Path
 
 import matplotlib
 from PIL import Image
@@ -35,16 +31,6 @@ def test_every_policy_has_a_look_of_its_own():
     assert len({style.LOOKS[name] for name in policies}) == len(policies)
 
 
-def test_a_name_keeps_its_look_and_a_new_one_gets_one_of_its_own(monkeypatch):
-    monkeypatch.setattr(style, "_others", {})
-    auto = style.line("auto")
-    assert style.line("auto, 0.85 of the FLOPs") == style.line("auto at 0.5") == auto
-    assert (auto["color"], auto["marker"]) == style.LOOKS["auto"]
-    new = [style.line(name) for name in ("automatic", "another")]
-    assert new[0] == style.line("automatic")
-    assert len({line["color"] for line in (auto, *new)}) == 3
-
-
 def test_lines_of_one_figure_differ_in_colour():
     names = ["dense", "gate(0.1)", "gate(0.4)", "cached_loss", "auto", "auto-encoder"]
     looks = style.lines(names)
@@ -61,16 +47,6 @@ def test_settings_of_others_change_nothing_and_stay():
     assert plain == dark
     corner = Image.open(io.BytesIO(plain)).convert("RGBA").getpixel((0, 0))
     assert corner == (255, 255, 255, 255)
-
-
-def test_figures_import_neither_pyplot_nor_torch():
-    here = Path(style.__file__).parent
-    for path in {*here.glob("*.py")} - {here / "screen.py"}:  # which front ends alone import
-        for node in ast.parse(path.read_text()).body:
-            if isinstance(node, ast.Import | ast.ImportFrom):
-                names = [getattr(node, "module", None) or "", *(name.name for name in node.names)]
-                assert not {"pyplot", "torch", "matplotlib.pyplot"} & set(names), path
-                assert not names[0].startswith(("torch", "astkit.trainers", "astkit.gating"))
 
 
 def test_a_picture_on_a_page_has_one_width_and_a_text():

@@ -1,7 +1,5 @@
 """Pictures of a target are drawn from the tables of `explain` and `forecast`."""
 
-from __future__ import annotations
-
 import pandas as pd
 import pytest
 

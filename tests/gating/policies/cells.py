@@ -1,7 +1,5 @@
 """The policies of docs/policies_in_a_cell.md: its code defines them, in this module."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A recorded stream of losses, and how a policy follows it; shared by the tests of the policies."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Cached losses: the probabilities of a draw."""
 
-from __future__ import annotations
-
 import math
 
 import torch

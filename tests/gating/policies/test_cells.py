@@ -1,7 +1,5 @@
 """The rules of docs/policies_in_a_cell.md, each written out literally."""
 
-from __future__ import annotations
-
 import ast
 import math
 from pathlib import Path

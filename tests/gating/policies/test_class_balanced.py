@@ -1,7 +1,5 @@
 """Class-balanced sampling: equal shares for classes, equal turns within a class."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

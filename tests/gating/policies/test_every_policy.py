@@ -1,10 +1,8 @@
 """What holds for every policy in the registry."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import pytest
@@ -16,6 +14,8 @@ from astkit.datasets import indexed
 from astkit.gating import Policy, RunInfo, Visit, as_policy
 from astkit.names import REGISTRIES
 from astkit.trainers import TrainConfig, Trainer
+from tests import build
+from tests.build import refused
 from tests.gating.policies.cells import SelectiveBackprop
 
 N, SIZE = 48, 8
@@ -46,9 +46,7 @@ def policy_of(name: str, seed: int = 0) -> Policy:
 
 
 def model_of(seed: int = 0) -> nn.Module:
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        return nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.Dropout(0.1), nn.Linear(8, 3))
+    return build.network(6, 3, 8, nn.LayerNorm(8), nn.Dropout(0.1), seed=seed)
 
 
 criterion = nn.CrossEntropyLoss(reduction="none")
@@ -164,8 +162,13 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
 def test_impossible_arguments_are_refused() -> None:
     for name, options, words in REFUSED:
         *_, (argument, value) = options.items()
-        with pytest.raises(ValueError, match=f"^{argument} is {value!r}.* {words}"):
-            as_policy({"name": name, **options})
+        call = partial(as_policy, {"name": name, **options})
+        refused((call, f"^{argument} is {value!r}.* {words}"))
+    for labels, words in ((None, "no class labels"), (-torch.ones(9).long(), "the label -1")):
+        run = RunInfo(9, torch.arange(9), 0, 0, 0.0, labels)
+        refused(
+            (partial(policy_of("class_balanced").plan, run), f"ClassBalanced chooses by .* {words}")
+        )
 
 
 REMEMBERING = ("infobatch", "cached_loss", "auto", "learned")
@@ -200,9 +203,3 @@ def test_labels_may_be_any_numbers(name: str) -> None:
             policy.observe(Visit(plan.index, 1 / (1 + plan.index)))
         found.append(rows)
     assert found[0] == found[1]
-
-
-def test_data_without_labels_are_refused_by_those_that_choose_by_class() -> None:
-    for labels, words in ((None, "no class labels"), (-torch.ones(9).long(), "the label -1")):
-        with pytest.raises(ValueError, match=f"ClassBalanced chooses by .* {words}"):
-            policy_of("class_balanced").plan(RunInfo(9, torch.arange(9), 0, 0, 0.0, labels))

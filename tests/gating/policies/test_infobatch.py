@@ -1,7 +1,5 @@
 """InfoBatch: the published rule, its rate, and defects of other implementations."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

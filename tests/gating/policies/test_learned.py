@@ -1,7 +1,5 @@
 """Learned significance: inputs and draws against a literal reference, and what it learns."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -10,8 +8,8 @@ from torch import Tensor
 
 from astkit.comparison.compare import checked_methods
 from astkit.gating import Visit
-from astkit.gating.policies.learned import FEATURES, HIDDEN, LEAST, MOST, STEPS, Learned
-from tests.gating.policies.recorded import LABELS, N, close, drawn_shares, info
+from astkit.gating.policies.learned import FEATURES, LEAST, Learned
+from tests.gating.policies.recorded import N, close, drawn_shares, info
 
 HISTORY = {0: [2.0], 1: [3.0, 0.5], 2: [4.0, 1.0, 0.25], 3: [], 4: [0.0]}
 
@@ -101,26 +99,3 @@ def test_each_seed_of_a_comparison_has_a_network_of_its_own(seed: int) -> None:
     made = given.new_policy(seed)
     assert isinstance(made, Learned)
     assert torch.equal(made.network[0].weight, Learned(0.3, seed=seed).network[0].weight)
-
-
-def test_it_counts_its_own_flops() -> None:
-    policy = Learned(rate=1.0)
-    weights = FEATURES * HIDDEN + HIDDEN
-    for epoch in range(3):
-        rows = policy.plan(info(epoch, labels=LABELS)).index
-        fitted = STEPS * min(MOST, N) * 3 if epoch > 1 else 0  # a second loss is needed
-        assert policy.flops == 2 * weights * (N + fitted)
-        policy.flops = 0.0
-        policy.observe(Visit(rows, losses_at(epoch)[rows]))
-
-
-def test_samples_not_seen_yet_come_first_and_a_loss_that_is_not_finite_is_ignored() -> None:
-    policy = Learned(rate=0.25)
-    seen = []
-    for epoch in range(4):
-        rows = policy.plan(info(epoch)).index
-        seen += rows.tolist()
-        policy.observe(Visit(rows, torch.full((len(rows),), 1e6)))
-    assert sorted(seen) == list(range(N))
-    policy.observe(Visit(torch.tensor([5]), torch.tensor([math.nan])))
-    assert policy.past[0, 5].exp().item() == pytest.approx(1e6, rel=1e-3)

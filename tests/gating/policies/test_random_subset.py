@@ -1,7 +1,5 @@
 """The random subset: equal turns for all rows, and nothing but seed and epoch matters."""
 
-from __future__ import annotations
-
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,9 +16,7 @@ def plan(policy: RandomSubset, epoch: int, samples: int) -> Selection:
 
 @settings(deadline=None, max_examples=30)
 @given(rates, seeds, sizes, st.integers(0, 20))
-def test_epochs_are_consecutive_parts_of_shuffles(
-    rate: float, seed: int, samples: int, epoch: int
-) -> None:
+def test_epochs_are_consecutive_parts_of_shuffles(rate, seed, samples, epoch):
     size = max(1, round(rate * samples))
     shuffles = range((epoch + 1) * size // samples + 1)
     rows = torch.cat([rng.permutation(samples, seed, "random-subset", n) for n in shuffles])

@@ -1,13 +1,9 @@
 """Draws by weights: the literal rule, their cost, several processes, a resumed run, many rows."""
 
-from __future__ import annotations
-
 import math
-import resource
-import time
 from collections import Counter
 from fractions import Fraction
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,6 +13,7 @@ from hypothesis import strategies as st
 
 from astkit import Trainer, Weighted, rng
 from tests import build
+from tests.build import refused
 from tests.gating.policies.recorded import N, info
 from tests.trainers.states import leave_after
 
@@ -69,9 +66,7 @@ def epochs_of(policy: Weighted, epochs: int = 2) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("world", [2, 3, 7])
-def test_several_processes_draw_together_what_one_draws(
-    world: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_several_processes_draw_together_what_one_draws(world, monkeypatch):
     whole = epochs_of(Weighted(WEIGHTS, seed=1))
     monkeypatch.setattr("astkit.distributed.world", lambda: world)
     shares = []
@@ -109,9 +104,7 @@ def reversed_weights(run: Trainer) -> Trainer:
 
 
 @pytest.mark.parametrize("stop", [1, 3, 9])
-def test_a_stopped_run_resumes_with_its_weights_and_counts_their_cost_once(
-    stop: int, tmp_path: Path
-) -> None:
+def test_a_stopped_run_resumes_with_its_weights_and_counts_their_cost_once(stop, tmp_path):
     whole = reversed_weights(weigh())
     steps = whole.steps()
     assert next(steps).metrics["flops"] > 5e9
@@ -142,41 +135,17 @@ def test_a_comparison_says_where_the_cost_of_weights_is_not_known() -> None:
         assert entry["scores_counted"] == counted
 
 
-WRONG: dict[str, tuple[Any, str]] = {
-    "text": (["a"], "weights is a list: give one number a row"),
-    "a table": (torch.ones(3, 2), r"weights has shape \[3, 2\] and type torch.float32: give one"),
-    "nothing": ([], r"weights has shape \[0\]"),
-    "NaN": ([1, math.nan], "weights of row 1 is nan: give a finite number of 0 or more for each"),
-    "a negative one": ([1.0, -1.0], "weights of row 1 is -1.0: give a finite number of 0 or more"),
-    "zeros": ([0.0, 0.0], "weights have the sum 0: give at least one above 0"),
-    "another length": ([1.0], "weights has 1 numbers, but the data set has 60 rows: give one a"),
-}
-
-
-@pytest.mark.parametrize("case", WRONG)
-def test_impossible_weights_are_refused(case: str) -> None:
-    weights, sentence = WRONG[case]
-    with pytest.raises(ValueError, match=f"^{sentence}"):
-        Weighted(weights).plan(info(0))
-
-
-def test_a_cost_below_zero_is_refused() -> None:
+def test_impossible_weights_are_refused() -> None:
+    for weights, words in (
+        (["a"], "weights is a list: give one number a row"),
+        (torch.ones(3, 2), r"weights has shape \[3, 2\] and type torch.float32: give one"),
+        ([], r"weights has shape \[0\]"),
+        ([1, math.nan], "weights of row 1 is nan: give a finite number of 0 or more for each"),
+        ([1.0, -1.0], "weights of row 1 is -1.0: give a finite number of 0 or more"),
+        ([0.0, 0.0], "weights have the sum 0: give at least one above 0"),
+        ([1.0], "weights has 1 numbers, but the data set has 60 rows: give one a"),
+    ):
+        refused((lambda weights=weights: Weighted(weights).plan(info(0)), f"^{words}"))
     for cost in (-1.0, math.nan, "1e9"):
-        with pytest.raises(ValueError, match=f"^cost is {cost!r}: give a number of 0 or more$"):
-            Weighted(WEIGHTS, cost=cost)  # type: ignore[arg-type]
-
-
-@pytest.mark.full
-def test_ten_million_rows_are_planned_in_seconds() -> None:
-    """About 7 s and 0.4 GB on one slow core; torch's sampler takes 2**24 weights at most."""
-    rows = 10_000_000
-    policy = Weighted(torch.rand(rows))
-    before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()
-    sampler = policy.sampler(range(rows), epochs=1)
-    drawn = sum(1 for _ in sampler)
-    seconds = time.perf_counter() - start
-    megabytes = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
-    print(f"{rows:,} rows drawn in {seconds:.1f} s, {megabytes:.0f} MB")
-    assert drawn == rows
-    assert seconds < 60
-    assert megabytes < 1000
+        call = partial(Weighted, WEIGHTS, cost=cost)
+        refused((call, f"^cost is {cost!r}: give a number of 0 or more$"))

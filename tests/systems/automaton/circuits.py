@@ -1,7 +1,5 @@
 """Circuits for tests, and the plain way to run one: cell by cell, gate by gate."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Small automata with gates of all kinds, in float64."""
 
-from __future__ import annotations
-
 import torch
 
 from astkit import rng

@@ -3,8 +3,6 @@
 Shares no code with the fast one but the logits and wires that it reads.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import TypeAlias

@@ -1,7 +1,5 @@
 """A circuit, with 64 cells a word or one by one."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

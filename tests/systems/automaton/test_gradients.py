@@ -1,7 +1,5 @@
 """Four ways to one gradient, equal in float64 up to rounding."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -5,16 +5,9 @@ from io import BytesIO
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.colors import to_rgb
 from PIL import Image
 
-from astkit.systems.automaton.plots import (
-    film,
-    gate_histogram,
-    rollout_frames,
-    soft_and_hard,
-)
-from astkit.widgets.style import COLOURS, INK, PAPER
+from astkit.systems.automaton.plots import film, gate_histogram, rollout_frames, soft_and_hard
 
 
 def test_bars_are_numbers_of_gates_without_plain_wires():
@@ -56,20 +49,9 @@ def two():
     return {"true": true, "learnt": learnt}
 
 
-def test_cells_are_ink_or_paper_and_wrong_ones_coloured(two):
-    figure = rollout_frames(two, [0, 2])
-    first, wrong = (np.asarray(figure.axes[i].images[0].get_array()) for i in (0, 3))
-    assert first.shape == (4, 6, 3)
-    assert first[1, 2].tolist() == pytest.approx(to_rgb(INK))
-    assert (np.delete(first.reshape(-1, 3), 8, 0) == to_rgb(PAPER)).all()
-    assert wrong[0, 0].tolist() == pytest.approx(to_rgb(COLOURS[0]))
-    assert len({tuple(wrong[at]) for at in ((0, 0), (1, 2), (3, 3))}) == 3
-    titles = [axis.get_title() for axis in figure.axes]
+def test_a_rollout_is_a_row_of_steps_which_counts_the_cells_that_differ(two):
+    titles = [axis.get_title() for axis in rollout_frames(two, [0, 2]).axes]
     assert titles == ["true", "learnt: 0 of 24 differ", "true", "learnt: 2 of 24 differ"]
-    assert [figure.axes[i].get_ylabel() for i in (0, 2)] == ["step 0", "step 2"]
-
-
-def test_a_single_rollout_is_a_row_of_steps_beside_a_truth_that_is_not_drawn(two):
     figure = rollout_frames(
         {"learnt": two["learnt"]}, [0, 2], truth=two["true"], outline=np.eye(4, 6) > 0
     )

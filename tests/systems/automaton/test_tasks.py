@@ -1,7 +1,5 @@
 """The tasks: the truth table, true Life, the checkerboard, samples that depend on keys alone."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest
@@ -10,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from astkit.systems.automaton import tasks
-from astkit.systems.automaton.tasks import AutomatonTask, fire_masks, life_step
+from astkit.systems.automaton.tasks import AutomatonTask, life_step
 
 
 @settings(max_examples=30, deadline=None)
@@ -57,13 +55,6 @@ def test_a_fixed_evaluation_is_none_of_the_training_samples() -> None:
     trained = torch.cat([batch.x for batch in task.source(0).batches(0)])
     assert not (trained[:, None] == fixed.x[None]).flatten(2).all(2).any()
     assert len(tasks.game_of_life().evaluation().y) == 512
-
-
-def test_the_share_of_cells_that_fire_is_the_rate() -> None:
-    masks = fire_masks(0.6, (10, 1, 100, 100), range(10), 1, 0)
-    assert masks.numel() == 1_000_000
-    assert abs(masks.float().mean().item() - 0.6) <= 0.005
-    assert fire_masks(1.0, (3, 1, 5, 5), [0], 1, 0).all()
 
 
 def test_a_samples_masks_depend_on_its_own_key_alone() -> None:

@@ -1,7 +1,5 @@
 """The trainer of an automaton: a plain loop's updates, ledger, checkpoints, gate, learning."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -71,13 +69,6 @@ def test_the_trainer_does_what_a_plain_loop_does(task: tasks.AutomatonTask) -> N
     torch.testing.assert_close(weights(trainer.model), weights(model), rtol=0, atol=1e-6)
     assert trainer.step == 6
     assert [step["trained"] for step in trainer.history.steps] == [task.batch_size] * 6
-
-
-def test_another_batch_size_leaves_the_number_of_updates() -> None:
-    for task in (ASYNC, LIFE):
-        trainer = cpu(task, iterations=6, batch_size=7)
-        trainer.run()
-        assert (trainer.step, trainer.ledger.samples.trained) == (6, 6 * 7)
 
 
 def test_a_pass_is_evaluated_hard_beside_soft() -> None:

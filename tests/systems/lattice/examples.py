@@ -1,7 +1,5 @@
 """Small lattices in float64 whose flows spawn, die and stop early, and inputs for them."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

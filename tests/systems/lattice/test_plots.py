@@ -1,7 +1,5 @@
 """Pictures of a lattice: what is drawn is what was recorded."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -23,9 +21,7 @@ def flows() -> pd.DataFrame:
     return table.assign(born=table["step"] - table["age"])
 
 
-def test_a_drawing_holds_the_first_surface_the_way_and_what_has_arrived(
-    flows: pd.DataFrame,
-) -> None:
+def test_a_drawing_holds_the_first_surface_the_way_and_what_has_arrived(flows):
     surface, way, answer, _ = plots.drawing(flows, depth=3).axes
     first, last = (np.ma.filled(axis.images[0].get_array(), np.nan) for axis in (surface, answer))
     assert first[1] == pytest.approx([0.5, -0.2])

@@ -1,7 +1,5 @@
 """The vectorised steps against the plain loop over flows, in float64."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

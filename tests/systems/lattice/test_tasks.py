@@ -1,7 +1,5 @@
 """Tasks: no source on both sides; embeddings, metrics and baselines against plain computations."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from zlib import crc32
@@ -11,22 +9,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.linear_model import Ridge
 
 from astkit import rng
 from astkit.datasets import Loader
 from astkit.datasets.pairs import TextPair, words
 from astkit.systems.lattice import tasks
-from astkit.systems.lattice.tasks import (
-    LatticeTask,
-    Pairs,
-    baselines,
-    docs_task,
-    lsa,
-    retrieval,
-    ridge,
-    text_task,
-)
+from astkit.systems.lattice.tasks import LatticeTask, Pairs, docs_task, lsa, retrieval, text_task
+from tests.build import refused
 from tests.gating.without_float64 import WithoutFloat64
 
 TEXTS = [
@@ -96,17 +85,6 @@ def test_embeddings_are_projections_onto_the_leading_directions(monkeypatch):
         assert not fast[:, 6:].any()
 
 
-def test_the_same_texts_give_the_same_bits_and_directions_beyond_the_rank_are_zero():
-    before = torch.random.get_rng_state()
-    first, second = (lsa(TEXTS, 4)(TEXTS) for _ in range(2))
-    assert torch.equal(first, second)
-    assert torch.equal(torch.random.get_rng_state(), before)
-    assert not lsa(TEXTS, 6)(["zebra quux"]).any()  # no words in common
-    embed = lsa(["one two", "one two", "three four"] * 3, 5)  # of rank 2
-    assert not embed(["two three five", "four of one"])[:, 2:].any()
-    assert embed(["two three five"]).norm().item() == pytest.approx(1)
-
-
 def test_batches_are_those_of_a_plain_loop():
     x, y = (torch.randn(23, 5, generator=rng.generator(key)) for key in (1, 2))
     tokens = torch.arange(23)[:, None], -torch.arange(23)[:, None]
@@ -155,41 +133,9 @@ def test_metrics_are_those_of_a_plain_loop(n, dim, seed):
     assert retrieval(*map(WithoutFloat64.on, single)) == retrieval(*single)
 
 
-def test_ties_share_their_mean_rank():
-    for predicted in (torch.zeros(9, 9), torch.ones(9, 9)):  # all tie: everyone's rank is 5
-        assert retrieval(predicted, torch.eye(9))["mrr"] == pytest.approx(1 / 5)
-
-
-def test_lambda_is_the_best_on_a_part_of_train_and_refitted():
-    task = made(dim=12)
-    x, y = (part.double().numpy() for part in task.train.whole())
-    order = rng.permutation(60, 0, "ridge").numpy()
-    held, fit = order[:9], order[9:]
-    scores = {
-        lam: slow_retrieval(Ridge(lam).fit(x[fit], y[fit]).predict(x[held]), y[held])["mrr"]
-        for lam in tasks.LAMBDAS
-    }
-    chosen = ridge(task.train)
-    assert scores[chosen.alpha_] == max(scores.values())
-    test = task.validation.whole()[0].double().numpy()
-    wanted = Ridge(chosen.alpha_).fit(x, y).predict(test)
-    np.testing.assert_allclose(chosen.predict(test), wanted, rtol=1e-7, atol=1e-9)
-
-
-def test_mean_and_copy_are_what_they_say():
-    task = made()
-    found = baselines(task)
-    assert list(found) == ["train mean", "copy input", "ridge"]
-    x, y = (part.double().numpy() for part in task.validation.whole())
-    mean = task.train.y[task.train.rows].double().numpy().mean(0)
-    for name, predicted in (("train mean", np.tile(mean, (30, 1))), ("copy input", x)):
-        assert found[name] == pytest.approx(slow_retrieval(predicted, y), abs=1e-6)
-    assert found["ridge"]["mrr"] > found["train mean"]["mrr"]
-
-
 def test_wrong_arguments_are_refused():
     bare, ones, nan = made().train, torch.ones(2, 2), torch.full((2, 2), torch.nan)
-    for refused, told in (
+    refused(
         (lambda: text_task([TextPair("a", "b")] * 3, 2), "give more pairs with different sources"),
         (lambda: LatticeTask("bare", bare, bare).texts_of(bare), "has no texts"),
         (lambda: docs_task(-5), "count is -5: give a whole number of 1 or more"),
@@ -197,6 +143,4 @@ def test_wrong_arguments_are_refused():
         (lambda: retrieval(ones, nan), "targets contains a value that is not finite"),
         (lambda: retrieval(ones[:1], ones), r"predicted has shape \[1, 2\] and targets \[2, 2\]"),
         (lambda: retrieval(ones[:0], ones[:0]), "N of 1 or more"),
-    ):
-        with pytest.raises(ValueError, match=told):
-            refused()
+    )
