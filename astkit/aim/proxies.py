@@ -6,7 +6,7 @@ metric. They know old rows of the sample, followed by those of the target.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ TREES = {**OF_KINDS, "max_iter": 60, "learning_rate": 0.15, "max_leaf_nodes": 31
 MOST_TREES = 500
 """Columns times classes or outputs of a table, up to which trees of many of these are fitted."""
 FAR = 10.0  # deviations at which the columns of a linear model are cut off
+HEAD = 100.0  # penalty of a head on features of images
 WIDE = 64  # outputs of a regression, at most
 CONTEXTS = 2**22  # buckets of the n-gram model
 MOST_TOKENS = 4_000_000  # to which it is fitted
@@ -62,12 +63,10 @@ def proxy_of(sides: Sides) -> Proxy | None:
     else:
         return None
     x = stack([old.features(sides.sample), target.features(sides.everything)])
-    if old.kind != TABLE:
-        return Head(sides, x, y)
     models = y.shape[1] if y.ndim > 1 else len(np.unique(y))
     models = 1 if models == 2 and y.ndim == 1 else models
     few = models <= OUTPUTS or x.shape[1] * models <= MOST_TREES
-    return Trees(sides, x, y) if few else Linear(sides, x, y)
+    return Trees(sides, x, y) if old.kind == TABLE and few else Linear(sides, x, y)
 
 
 class _Fitted:
@@ -119,42 +118,31 @@ class Trees(_Fitted):
 
 
 class Linear(_Fitted):
-    """Ridge regression of numbers or classes by standardised columns of a table."""
+    """Ridge regression of numbers or classes, by standardised columns or features.
 
-    name = "a linear model"
+    Its penalty is large for features of images, so that a head cannot learn two domains at once.
+    """
 
-    def predict(self, x: Matrix, y: Array, weights: Array, others: Matrix) -> Array:
-        from sklearn.linear_model import Ridge, RidgeClassifier
-
-        model = RidgeClassifier(random_state=0) if self.classes else Ridge(random_state=0)
-        mean, deviation = np.nanmean(x, 0), np.nanstd(x, 0)
-        x, others = (
-            np.nan_to_num((part - mean) / np.where(deviation > 0, deviation, 1)).clip(-FAR, FAR)
-            for part in (x, others)
-        )
-        model.fit(x, y, sample_weight=weights)
-        said: Array = model.predict(others)
-        return said
-
-
-class Head(_Fitted):
-    """A linear head on the features of images, texts and others."""
-
-    name = "a head on features"
+    def __init__(self, sides: Sides, x: Matrix, y: Array) -> None:
+        super().__init__(sides, x, y)
+        table = sides.old.kind == TABLE
+        self.name = "a linear model" if table else "a head on features"
+        self.penalty = 1.0 if table or not self.classes else HEAD
 
     def predict(self, x: Matrix, y: Array, weights: Array, others: Matrix) -> Array:
         from sklearn.linear_model import Ridge, RidgeClassifier
-        from sklearn.preprocessing import StandardScaler
 
-        model: Any = Ridge(random_state=0)
-        if self.classes:
-            dense = isinstance(x, np.ndarray)
-            model = RidgeClassifier(alpha=100.0 if dense else 1.0, random_state=0)
-            if dense:
-                scaler = StandardScaler().fit(x)
-                x, others = scaler.transform(x), scaler.transform(others)
-        model.fit(x, y, sample_weight=weights)
-        self.sides.flops += fit_flops(model, x)
+        penalty = 1.0
+        if isinstance(x, np.ndarray):  # hashed words are counts of one scale
+            penalty = self.penalty
+            mean, deviation = np.nanmean(x, 0), np.nanstd(x, 0)
+            scale = np.where(deviation > 0, deviation, 1)
+            x, others = (
+                np.nan_to_num((part - mean) / scale).clip(-FAR, FAR) for part in (x, others)
+            )
+        kind = RidgeClassifier if self.classes else Ridge
+        model = kind(alpha=penalty, random_state=0).fit(x, y, sample_weight=weights)
+        self.sides.flops += 0.0 if self.sides.old.kind == TABLE else fit_flops(model, x)
         said: Array = model.predict(others)
         return said
 

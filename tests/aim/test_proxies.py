@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from astkit.aim import proxies
-from astkit.aim.proxies import Head, Linear, NGrams, Trees, proxy_of
+from astkit.aim.proxies import Linear, NGrams, Trees, proxy_of
 from tests import build
 from tests.aim.pairs import sides, sides_of_data
 
@@ -39,10 +39,10 @@ def proxy(x: Tensor, y: Tensor, **options: Any) -> Any:
         (X, CLASSES, Trees, "boosted trees", "points"),
         (X, NUMBERS.repeat(1, 6), Trees, "boosted trees", "% of the RMSE"),
         (X, MANY, Linear, "a linear model", "% of the RMSE"),
-        (IMAGES, CLASSES, Head, "a head on features", "points"),
-        (IMAGES, NUMBERS, Head, "a head on features", "% of the RMSE"),
+        (IMAGES, CLASSES, Linear, "a head on features", "points"),
+        (IMAGES, NUMBERS, Linear, "a head on features", "% of the RMSE"),
         (TOKENS, TOKENS, NGrams, "an n-gram model", "bits a token"),
-        (TOKENS, CLASSES, Head, "a head on features", "points"),
+        (TOKENS, CLASSES, Linear, "a head on features", "points"),
     ],
 )
 def test_the_proxy_follows_from_the_data(
