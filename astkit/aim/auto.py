@@ -13,8 +13,7 @@ from astkit.aim.features import UNKNOWN, Rows
 from astkit.aim.policy import FEWEST, FEWEST_TRAINED, Aim
 from astkit.datasets.facts import paired_groups
 from astkit.gating.policies.draws import draw_weighted
-from astkit.gating.policies.last_loss import check_samples
-from astkit.gating.policy import PolicyCard, RunInfo, Selection, Visit
+from astkit.gating.policy import PolicyCard, RunInfo, Selection, Visit, check_samples
 
 SEEN = 0.9  # share of the samples that are known before labels are judged
 SURE, NOISE = 0.1, 0.05

@@ -41,8 +41,7 @@ from astkit.datasets.joined import divide_joined
 from astkit.datasets.loader import old_rows
 from astkit.datasets.table import Table
 from astkit.gating.policies.draws import draw_systematic
-from astkit.gating.policies.last_loss import check_samples
-from astkit.gating.policy import Policy, PolicyCard, RunInfo, Selection
+from astkit.gating.policy import Policy, PolicyCard, RunInfo, Selection, check_samples
 from astkit.progress import warn
 
 LEVEL = 0.01  # probability of any false alarm in a run without a shift

@@ -35,11 +35,21 @@ def add_compare(commands: Any) -> None:
     task = command.add_mutually_exclusive_group()
     names = ", ".join(REGISTRIES["task"])
     task.add_argument("--dataset", default="digits", help=f"{names} (digits)")
-    images = "train|val|test/<class>/, or <class>/"
-    task.add_argument("--images", type=Path, metavar="FOLDER", help=images)
-    table = "a table, CSV or parquet; needs --label"
-    task.add_argument("--csv", type=Path, metavar="FILE", help=table)
-    _add_reading(command.add_argument_group("how --csv is read"))
+    task.add_argument(
+        "--images", type=Path, metavar="FOLDER", help="with <class>/ or train/<class>/"
+    )
+    task.add_argument("--csv", type=Path, metavar="FILE", help="CSV or parquet; needs --label")
+    group = command.add_argument_group("how --csv is read")
+    group.add_argument("--label", metavar="COLUMN", help="column to be predicted")
+    counts = "table of rows like those that count, which may be trained on"
+    group.add_argument("--target", type=Path, metavar="FILE", help=counts)
+    group.add_argument("--test", type=Path, metavar="FILE", help="table of the test rows")
+    task_help = "by default up to 20 different whole numbers, and words, are classes"
+    group.add_argument("--task", choices=["regression", "classes"], help=task_help)
+    group.add_argument("--drop", nargs="+", default=[], metavar="COLUMN", help="left out")
+    group.add_argument("--date", metavar="COLUMN", help="validate and test on the last days")
+    group.add_argument("--in-order", action="store_true", help="validate and test on the last rows")
+    group.add_argument("--groups", metavar="COLUMN", help="names rows that depend on each other")
     command.add_argument("--size", type=int, default=32, help="pixels a side of --images (32)")
     command.add_argument(
         "--policies",
@@ -52,25 +62,7 @@ def add_compare(commands: Any) -> None:
     command.add_argument("--epochs", type=float, help="of dense training (5, or the task's)")
     command.add_argument("--seeds", type=int, default=5, help="number of seeds (5)")
     command.add_argument("--json", action="store_true", help="print the report as JSON")
-    out = "folder for results, checkpoints and a page"
-    command.add_argument("-o", "--out", type=Path, help=out)
-
-
-def _add_reading(group: Any) -> None:
-    group.add_argument("--label", metavar="COLUMN", help="column to be predicted")
-    counts = "table of rows like those that count, which may be trained on"
-    group.add_argument("--target", type=Path, metavar="FILE", help=counts)
-    group.add_argument("--test", type=Path, metavar="FILE", help="table of the test rows")
-    task = "by default up to 20 different whole numbers, and words, are classes"
-    group.add_argument("--task", choices=["regression", "classes"], help=task)
-    drop = "columns to leave out"
-    group.add_argument("--drop", nargs="+", default=[], metavar="COLUMN", help=drop)
-    date = "orders the rows: validate and test on the last days"
-    group.add_argument("--date", metavar="COLUMN", help=date)
-    newest = "rows are in order of time: validate and test on the last"
-    group.add_argument("--in-order", action="store_true", help=newest)
-    together = "names rows that depend on each other, as those of one patient"
-    group.add_argument("--groups", metavar="COLUMN", help=together)
+    command.add_argument("-o", "--out", type=Path, help="folder for results and a page")
 
 
 def run_compare(options: argparse.Namespace) -> None:
@@ -107,8 +99,7 @@ def _task(options: argparse.Namespace) -> dict[str, Any]:
         return {"train": options.csv, **reading}
     for name, value in reading.items():
         if value:
-            option = f"--{name.replace('_', '-')}"
-            raise ValueError(f"{option} is of a table: give --csv too, or leave it out")
+            raise ValueError(f"--{name.replace('_', '-')} is of a table: give --csv too")
     if options.images is not None:
         return folder(options.images, options.size)
     return task(options.dataset)

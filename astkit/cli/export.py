@@ -31,8 +31,7 @@ def add_export(commands: Any) -> None:
     command = add_command(commands, "export", export, text, EXPORT)
     command.add_argument("notebook", type=Path, nargs="?", metavar="NOTEBOOK", help=".ipynb file")
     add_parameters(command, "name=value", "a parameter; may be repeated")
-    folder = "folder of the file"
-    command.add_argument("-o", "--out", type=Path, required=True, metavar="DIR", help=folder)
+    command.add_argument("-o", "--out", type=Path, required=True, help="folder of the file")
 
 
 def notebooks(options: argparse.Namespace) -> None:

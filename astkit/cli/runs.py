@@ -45,10 +45,8 @@ def add_runs(commands: Any) -> None:
     command.add_argument("notebook", type=Path, metavar="NOTEBOOK", help="path of an .ipynb file")
     meaning = "a parameter, or several values of it; words need no quotes; may be repeated"
     add_parameters(command, "name=value", meaning)
-    folder = "parent of the run folders (runs)"
-    command.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help=folder)
-    again = "delete earlier runs, and start anew"
-    command.add_argument("--again", action="store_true", help=again)
+    command.add_argument("--runs", type=Path, default=Path("runs"), help="their parent (runs)")
+    command.add_argument("--again", action="store_true", help="delete earlier runs first")
     command = add_command(commands, "report", report, "a table of runs", REPORT)
     command.add_argument("runs", type=Path, nargs="?", default=Path("runs"), help="default: runs")
     command.add_argument("--metric", help="numeric column (default: test_accuracy)")

@@ -80,10 +80,8 @@ def as_batch(item: Any, index: Tensor | None = None) -> Batch:
             item = {**item, "labels": integers(labels)}
         batch = Batch(index, item, item)
     if batch.y is not batch.x and count_rows(batch.x) != count_rows(batch.y):
-        raise ValueError(
-            f"the loader yielded inputs of {count_rows(batch.x)} rows with targets of"
-            f" {count_rows(batch.y)}: give each row one target"
-        )
+        counts = f"inputs of {count_rows(batch.x)} rows with targets of {count_rows(batch.y)}"
+        raise ValueError(f"the loader yielded {counts}: give each row one target")
     if index is not None:
         check_index(index, batch.rows)
     return batch
@@ -93,9 +91,8 @@ def check_index(index: Sized, rows: int) -> None:
     """Raise ``ValueError`` if a batch of ``rows`` rows has more or fewer row numbers, ``index``."""
     if len(index) != rows:
         raise ValueError(
-            f"a batch of {rows} rows was made from {len(index)} rows of the data, so losses would"
-            " be credited to other rows: let collate_fn keep every row, in order, and leave rows"
-            " out in the data set, such as with Subset(data, rows)"
+            f"a batch of {rows} rows was made from {len(index)} rows of the data: let collate_fn"
+            " keep every row, in order, and leave rows out with Subset(data, rows)"
         )
 
 
@@ -111,10 +108,8 @@ def count_rows(part: Any) -> int:
     for tensor in tensors(part):
         if tensor.ndim:
             return len(tensor)
-    raise ValueError(
-        f"a batch contains {type(part).__name__} without a tensor of shape [rows, ...]: collate it"
-        " to tensors whose first dimension is the row, and number classes that are names"
-    )
+    lacks = f"a batch contains {type(part).__name__} without a tensor of shape [rows, ...]"
+    raise ValueError(f"{lacks}: collate it to tensors of rows, and number classes that are names")
 
 
 def tensors(part: Any) -> Iterator[Tensor]:

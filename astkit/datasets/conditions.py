@@ -127,14 +127,12 @@ def condition(
     own = names[3:] if of_images else names[2:]
     for option in options:
         if option not in own:
-            raise ValueError(
-                f"condition {name!r} has no option {option!r}: choose of {', '.join(own) or 'none'}"
-            )
+            known = ", ".join(own) or "none"
+            raise ValueError(f"condition {name!r} has no option {option!r}: choose of {known}")
     if of_images != (train is not None):
         remedy = "pass train= and test=" if of_images else "leave train and test out"
-        raise ValueError(
-            f"condition {name!r} is {'' if of_images else 'not '}made of images: {remedy}"
-        )
+        kind = "made" if of_images else "not made"
+        raise ValueError(f"condition {name!r} is {kind} of images: {remedy}")
     check_count("target", target, least=0)
     if train is None:
         made: Condition = make(seed, target, **options)
@@ -239,10 +237,8 @@ def drift(seed: int, target: int = TARGET, kind: str = "law", data: str = "table
     """
     made = {"table": friedman_table, "series": series}
     if data not in made or kind not in DRIFTS:
-        raise ValueError(
-            f"data is {data!r} and kind {kind!r}: choose of {', '.join(made)}, and of"
-            f" {', '.join(DRIFTS)}"
-        )
+        known = f"{', '.join(made)}, and of {', '.join(DRIFTS)}"
+        raise ValueError(f"data is {data!r} and kind {kind!r}: choose of {known}")
     older = torch.arange(ROWS + target + TESTED) < OLDER * ROWS
     x, y = made[data](older, kind, rng.generator(seed, "drift", data, kind))
     train, validation, test = (

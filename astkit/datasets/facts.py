@@ -33,7 +33,8 @@ NAMES = ("labels", "targets", "label")
 """Attributes and columns in which class labels are looked for."""
 TRANSFORMS = ("transform", "transforms")
 """Attributes in which torchvision's data sets, and others like them, keep what changes rows."""
-NAMED = "give one number or name a row"
+NAMED = "give one number or name a row, such as f'{hospital}/{patient}' or groups.reshape(-1)"
+UNNAMED = "name the group of every row; one that depends on no other is a group of its own"
 RARE = 5
 """Rows of each class that whole numbers have at least, if they are to be taken for classes."""
 SAMPLED = 16
@@ -93,10 +94,8 @@ def paired_groups(train: Any, target: Any) -> tuple[Tensor | None, Tensor | None
     found = row_groups(train, "training data"), row_groups(target, "target")
     if (found[0] is None) != (found[1] is None):
         have, lack = ("training data", "target")[:: 1 if found[1] is None else -1]
-        raise ValueError(
-            f"groups is known for the {have} and not for the {lack}: give both data sets an"
-            " attribute groups, or neither"
-        )
+        known = f"groups is known for the {have} and not for the {lack}"
+        raise ValueError(f"{known}: give both data sets an attribute groups, or neither")
     return found
 
 
@@ -246,7 +245,13 @@ def group_names(data: Any, part: str = "data") -> np.ndarray[Any, Any] | None:
     if held is not None:
         return _checked(held, len(data), part)
     if isinstance(data, ConcatDataset):
-        return _together(data, part)
+        found = [group_names(each, part) for each in data.datasets]
+        some = [names for names in found if names is not None]
+        if some and len(some) < len(found):
+            place = next(n for n, names in enumerate(found) if names is None)
+            lacks = f"groups of the {part}: part {place} of the ConcatDataset has none"
+            raise ValueError(f"{lacks}, and others have: give each an attribute groups")
+        return np.concatenate(some) if some else None
     inner = within(data)
     if inner is None:
         return None
@@ -254,53 +259,33 @@ def group_names(data: Any, part: str = "data") -> np.ndarray[Any, Any] | None:
     return names if names is None or inner.rows is None else names[inner.rows.numpy()]
 
 
-def _together(data: ConcatDataset[Any], part: str) -> np.ndarray[Any, Any] | None:
-    """Names of the groups of all parts of ``data``."""
-    found = [group_names(each, part) for each in data.datasets]
-    known = [names for names in found if names is not None]
-    if known and len(known) < len(found):
-        place = next(n for n, names in enumerate(found) if names is None)
-        raise ValueError(
-            f"groups of the {part}: part {place} of the ConcatDataset has none, and others have:"
-            " give each of them an attribute groups"
-        )
-    return np.concatenate(known) if known else None
-
-
 def _checked(groups: Any, rows: int, part: str) -> np.ndarray[Any, Any]:
     """``groups`` as an array ``[rows]`` of numbers or names."""
-    whole = f"groups of the {part} is"
-    if not hasattr(groups, "__len__") or isinstance(groups, str | bytes | dict | set):
-        raise ValueError(f"{whole} a {type(groups).__name__}, {groups!r:.60}: {NAMED}")
+    remedy = NAMED
     if isinstance(groups, Tensor):
         groups = groups.numpy(force=True)
     elif isinstance(groups, list | tuple):  # numpy would make NaN among words a word
-        items = [
-            each.item() if isinstance(each, Tensor) and not each.ndim else each for each in groups
-        ]
-        groups = np.asarray(items, object)
+        numbers = (each.tolist() if isinstance(each, Tensor) else each for each in groups)
+        groups = np.asarray([*numbers], object)
     values = np.asarray(groups)
-    if values.ndim != 1:
-        raise ValueError(
-            f"{whole} of the shape {list(values.shape)}: {NAMED}, as groups.reshape(-1) of a column"
-            " or f'{hospital}/{patient}' of a pair"
-        )
-    if len(values) != rows:
-        raise ValueError(f"groups of the {part} has {len(values)} entries for {rows} rows: {NAMED}")
-    if values.dtype.kind in "OfcmM":
+    wrong = ""
+    if not hasattr(groups, "__len__") or isinstance(groups, str | bytes | dict | set):
+        wrong = f"is a {type(groups).__name__}, {groups!r:.60}"
+    elif values.ndim != 1:
+        wrong = f"is of the shape {list(values.shape)}"
+    elif len(values) != rows:
+        wrong = f"has {len(values)} entries for {rows} rows"
+    elif values.dtype.kind in "OfcmM":
         for row, value in enumerate(values):
-            if isinstance(value, tuple | list | dict | set | Tensor | np.ndarray):
-                raise ValueError(
-                    f"{whole} {value!r:.60} in row {row}: {NAMED}, as f'{{hospital}}/{{patient}}'"
-                    " of a pair"
-                )
+            if isinstance(value, tuple | list | dict | set | np.ndarray):
+                wrong = f"is {value!r:.60} in row {row}"
             # of pandas, whose NA is not even equal to itself or not
-            unknown = value is None or type(value).__name__ == "NAType"
-            if unknown or value != value:
-                raise ValueError(
-                    f"{whole} {value} in row {row}: name the group of every row; a row that depends"
-                    " on no other is a group of its own"
-                )
+            elif value is None or type(value).__name__ == "NAType" or value != value:
+                wrong, remedy = f"is {value} in row {row}", UNNAMED
+            if wrong:
+                break
+    if wrong:
+        raise ValueError(f"groups of the {part} {wrong}: {remedy}")
     if values.dtype == object and not all(isinstance(value, Number) for value in values):
         return values.astype(str)
     return values

@@ -36,10 +36,9 @@ class Indexed(Dataset[Any]):
     def __init__(self, data: Any) -> None:
         batches = isinstance(data, DataLoader | BatchSource)
         if batches or isinstance(data, IterableDataset) or not hasattr(data, "__len__"):
-            why = "holds batches" if batches else "has no length"
+            why = f"{type(data).__name__}, which {'holds batches' if batches else 'has no length'}"
             raise ValueError(
-                f"data is a {type(data).__name__}, which {why}, so its rows have no index:"
-                " pass a map-style dataset"
+                f"data is a {why}, so its rows have no index: pass a map-style dataset"
             )
         self.indexed_data = data
 
@@ -85,10 +84,8 @@ class ForeignLoader:
 
     def __init__(self, loader: Iterable[Any], device: torch.device | str = "cpu") -> None:
         if not isinstance(loader, Iterable):
-            raise ValueError(
-                f"loader is a {type(loader).__name__}, which cannot be iterated; "
-                "pass a DataLoader or another iterable of batches."
-            )
+            kind = type(loader).__name__
+            raise ValueError(f"loader is a {kind}, which cannot be iterated; pass a DataLoader.")
         self.loader = loader
         self.device = torch.device(device)
         self._data = getattr(loader, "dataset", None)
@@ -129,8 +126,7 @@ class ForeignLoader:
         """
         if order is not None:
             raise ValueError(
-                "an ordinary loader loads every row, so none can be chosen before loading: pass its"
-                " dataset instead, with batch_size=..."
+                "an ordinary loader loads every row: pass its dataset instead, with batch_size=..."
             )
         for part in parts_of(self.loader):
             if hasattr(part, "set_epoch"):  # DistributedSampler would repeat the order of epoch 0
@@ -149,10 +145,8 @@ class ForeignLoader:
                     if left <= 0:  # it may be endless
                         break
         if batch is None:
-            raise ValueError(
-                "The loader yielded no batch; check that its dataset is not empty and that it can "
-                "be iterated more than once (a generator cannot)."
-            )
+            remedy = "give one that can be iterated more than once, which a generator cannot"
+            raise ValueError(f"the loader yielded no batch: {remedy}")
 
 
 def convertible(loader: Any) -> bool:
@@ -165,8 +159,6 @@ def convertible(loader: Any) -> bool:
     if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
         return False
     sampler: Any = loader.sampler
-    if isinstance(loader.dataset, Indexed) and loader.collate_fn is not default_collate:
-        return False
     return (
         type(loader).__iter__ is DataLoader.__iter__
         and loader.batch_size is not None
@@ -174,6 +166,7 @@ def convertible(loader: Any) -> bool:
         and not getattr(sampler, "replacement", False)
         and len(sampler) == len(loader.dataset)  # type: ignore[arg-type]
         and not (loader.num_workers and loader.worker_init_fn)
+        and not (isinstance(loader.dataset, Indexed) and loader.collate_fn is not default_collate)
     )
 
 
@@ -203,15 +196,11 @@ def parts_of(loader: Any) -> Iterator[Any]:
 def check_unshuffled(data: Any) -> None:
     """Raise ``ValueError`` for validation or test data that are shuffled, or trained on."""
     if hasattr(getattr(data, "data", data), "old_rows"):
-        raise ValueError(
-            "the validation or test data are joined with rows of a target, which may be trained on:"
-            " pass other rows"
-        )
+        may = "which may be trained on: pass other rows"
+        raise ValueError(f"the validation or test data are joined with rows of a target, {may}")
     if isinstance(sampler_of(data), RandomSampler | SubsetRandomSampler | WeightedRandomSampler):
-        raise ValueError(
-            f"the validation or test data are a {type(data).__name__} that shuffles, but runs are"
-            " compared row by row: leave shuffle and sampler out of it, or pass the data set itself"
-        )
+        loader = f"the validation or test data are a {type(data).__name__} that shuffles"
+        raise ValueError(f"{loader}, but runs are compared row by row: pass the data set itself")
 
 
 def as_loader(
@@ -244,10 +233,8 @@ def as_loader(
         rows = obj.indexed_data if isinstance(obj, Indexed) else obj  # Loader provides the indices
         return Loader(rows, batch_size or BATCH_SIZE, device=device, shuffle=shuffle, seed=seed)
     elif hasattr(sampler_of(obj), "policy"):
-        raise ValueError(
-            "the loader has a policy's sampler, for custom training loops: give the trainer the"
-            " dataset, batch_size=... and policy=..."
-        )
+        remedy = "give the trainer the dataset, batch_size=... and policy=..."
+        raise ValueError(f"the loader has a policy's sampler, for custom training loops: {remedy}")
     return resized(ForeignLoader(obj, device), batch_size)
 
 
@@ -267,9 +254,8 @@ def resized(source: BatchSource, batch_size: int | None) -> BatchSource:
         source.set_batch_size(batch_size)
         return source
     raise ValueError(
-        f"batch_size is {batch_size}, but a {name_of(source)} forms the batches itself: leave"
-        " batch_size None, or pass a dataset, such as TensorDataset(x, y) of tensors or"
-        " ConcatDataset([samples]) of a list of samples, from torch.utils.data"
+        f"batch_size is {batch_size}, but a {name_of(source)} forms the batches itself: leave it"
+        " None, or pass a dataset, such as TensorDataset(x, y) or ConcatDataset([samples])"
     )
 
 
@@ -289,10 +275,8 @@ def divide(source: BatchSource) -> BatchSource:
         size, world = source.batch_size, distributed.world()
         if size % world:
             near = [n for n in (size // world * world, (size // world + 1) * world) if n]
-            raise ValueError(
-                f"batch_size is {size}, which {world} processes cannot share evenly: give"
-                f" {' or '.join(map(str, near))}"
-            )
+            uneven = f"batch_size is {size}, which {world} processes cannot share evenly"
+            raise ValueError(f"{uneven}: give {' or '.join(map(str, near))}")
         return source.divide()
     loader: Any = getattr(source, "loader", source)
     same = f"all {distributed.world()} processes would train on the same rows of the"

@@ -35,9 +35,7 @@ def find_images(folder: Path) -> list[Path]:
             if name.startswith(".") or kind not in Image.OPEN:
                 continue
             if kind not in FORMATS:
-                raise ValueError(
-                    f"{path} is none of {', '.join(FORMATS)}; convert it, or take it out."
-                )
+                raise ValueError(f"{path} is none of {', '.join(FORMATS)}; convert it.")
             paths.append(path)
     return sorted(paths, key=lambda path: (str(path.parent), path.name))
 
@@ -55,10 +53,8 @@ def read_images(paths: Sequence[Path], size: int | None) -> list[Tensor]:
         images.append(image)
         if image.shape != images[0].shape:
             first, this = ("x".join(map(str, each.shape[:0:-1])) for each in (images[0], image))
-            raise ValueError(
-                f"{paths[0]} is {first} pixels and {path} is {this}; "
-                "pass size= (pixels per side) to resize all images."
-            )
+            sizes = f"{paths[0]} is {first} pixels and {path} is {this}"
+            raise ValueError(f"{sizes}; pass size= (pixels per side) to resize all images.")
     return images
 
 

@@ -31,21 +31,19 @@ class Images:
             ("labels", self.labels, torch.int64, ("N",)),
         ):
             if value.dtype != dtype or value.ndim != len(shape):
-                raise ValueError(
-                    f"{part} is a {value.dtype} of shape {list(value.shape)}; pass a {dtype} tensor"
-                    f" of shape [{', '.join(shape)}]."
-                )
+                wrong = f"{part} is a {value.dtype} of shape {list(value.shape)}"
+                raise ValueError(f"{wrong}; pass a {dtype} tensor of shape [{', '.join(shape)}].")
+        shapes = (
+            f"images has shape {list(self.images.shape)} and labels has {len(self.labels)} rows"
+        )
         if len(self.images) != len(self.labels) or self.images.numel() == 0:
             raise ValueError(
-                f"images has shape {list(self.images.shape)} and labels has {len(self.labels)} "
-                "rows; pass at least one image with a pixel, and one label for each image."
+                f"{shapes}; pass at least one image with a pixel, and a label for each."
             )
+        named = f"classes names {len(self.classes)}: renumber the labels from 0, or name more"
         for label in (int(self.labels.min()), int(self.labels.max())):
             if label not in range(len(self.classes)):
-                raise ValueError(
-                    f"{self.name!r} has the label {label}, but classes names {len(self.classes)}"
-                    f" (labels 0 to {len(self.classes) - 1}): renumber the labels, or name more."
-                )
+                raise ValueError(f"{self.name!r} has the label {label}, but {named}.")
 
     def __len__(self) -> int:
         return len(self.labels)

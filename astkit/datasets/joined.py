@@ -21,7 +21,7 @@ from astkit.datasets.facts import (
     spaced_rows,
     underlying,
 )
-from astkit.datasets.foreign import BATCH_SIZE, is_dataset, open_data
+from astkit.datasets.foreign import is_dataset, open_data
 from astkit.datasets.images import Images
 from astkit.datasets.loader import Loader, old_rows
 from astkit.datasets.mapped import MappedImages
@@ -186,10 +186,8 @@ def _rows_of(data: Any, name: str) -> Any:
     data = getattr(data, "indexed_data", data)
     rows = isinstance(data, list) or (is_dataset(data) and hasattr(data, "__getitem__"))
     if not rows or isinstance(data, DataLoader) or not hasattr(data, "__len__"):
-        raise ValueError(
-            f"{name} is a {type(data).__name__}, whose rows are not known: pass a map-style data"
-            f" set, or a DataLoader without its own sampler (batches of {BATCH_SIZE} by default)"
-        )
+        unknown = f"{name} is a {type(data).__name__}, whose rows are not known"
+        raise ValueError(f"{unknown}: pass a map-style data set, or a DataLoader without a sampler")
     return data
 
 
@@ -207,9 +205,10 @@ def _together(train: Any, target: Any) -> Any:
             labels = torch.cat([train.labels, target.labels.to(train.labels.device)])
             return Images(pixels, labels, train.classes, train.name)
     _check_alike(train, target)
-    if all(
-        type(each) is TensorDataset and vars(each).keys() == {"tensors"} for each in (train, target)
-    ):
+    plain = [
+        type(each) is TensorDataset and [*vars(each)] == ["tensors"] for each in (train, target)
+    ]
+    if all(plain):
         return TensorDataset(*map(torch.cat, zip(train.tensors, target.tensors, strict=True)))
     both: ConcatDataset[Any] = ConcatDataset([train, target])
     if hasattr(train, "classes"):
@@ -221,20 +220,16 @@ def _check_alike(train: Any, target: Any) -> None:
     """Raise ``ValueError`` if rows of ``target`` have other parts, shapes or types."""
     ours, theirs = _parts_of(train), _parts_of(target)
     if ours.keys() != theirs.keys():
-        raise ValueError(
-            f"rows of target have the parts {_listed(theirs)}, those of train {_listed(ours)}:"
-            " give both the same"
-        )
+        mine, other = (", ".join(n.strip() or "one value" for n in each) for each in (ours, theirs))
+        raise ValueError(f"rows of target have the parts {other}, those of train {mine}")
     for name, (kind, shape) in theirs.items():
         own_kind, own_shape = ours[name]
-        fits = len(shape) == len(own_shape) and all(
-            own in (None, size) for own, size in zip(own_shape, shape, strict=True)
-        )
-        if kind != own_kind or not fits:
-            raise ValueError(
-                f"rows of target have {_said(kind, shape)} as{name or ' a row'}, those of train"
-                f" {_said(own_kind, own_shape)}: give both the same columns, shapes and types"
-            )
+        # a side that differs between old rows may have any size
+        fits = [None if own is None else side for own, side in zip(own_shape, shape, strict=False)]
+        if kind != own_kind or len(shape) != len(own_shape) or tuple(fits) != own_shape:
+            other, mine = _said(kind, shape), _said(own_kind, own_shape)
+            unlike = f"rows of target have {other} as{name or ' a row'}, those of train {mine}"
+            raise ValueError(f"{unlike}: give both the same columns, shapes and types")
 
 
 Part = tuple[str, tuple[int | None, ...]]
@@ -265,7 +260,3 @@ def _kind(leaf: Any) -> Part:
 def _said(kind: str, shape: tuple[int | None, ...]) -> str:
     sides = ", ".join("any" if side is None else str(side) for side in shape)
     return f"{kind} [{sides}]" if shape else kind
-
-
-def _listed(parts: dict[str, Part]) -> str:
-    return ", ".join(name.strip() or "one value" for name in parts) or "none"

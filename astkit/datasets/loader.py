@@ -17,7 +17,8 @@ import operator
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, Self, runtime_checkable
 
@@ -133,10 +134,8 @@ class Loader:
         collate_fn: Callable[[list[Any]], Any] | None = None,
     ) -> None:
         if isinstance(data, IterableDataset) or not hasattr(data, "__len__"):
-            raise ValueError(
-                f"data is a {type(data).__name__}, which has no rows to choose from; pass Images or"
-                " a map-style dataset, or wrap a DataLoader over it with as_loader."
-            )
+            stream = f"data is a {type(data).__name__}, which has no rows to choose from"
+            raise ValueError(f"{stream}; pass a map-style dataset, or use as_loader.")
         if len(data) == 0:
             raise ValueError("data is empty; pass a dataset with at least one row.")
         if resident is True and not isinstance(data, Images):
@@ -162,10 +161,8 @@ class Loader:
         batch_size = check_count("batch_size", batch_size)
         rows = old_rows(self.data)
         if self.drop_last and rows < batch_size:
-            raise ValueError(
-                f"drop_last leaves no batch: batch_size is {batch_size}, and the data have "
-                f"{rows} rows; pass a smaller batch_size, or drop_last=False."
-            )
+            few = f"batch_size is {batch_size}, and the data have {rows} rows"
+            raise ValueError(f"drop_last leaves no batch: {few}; pass a smaller batch_size.")
         self.batch_size = batch_size
 
     def to(self, device: torch.device | str) -> Self:
@@ -194,21 +191,17 @@ class Loader:
     def _statistics(self) -> tuple[Tensor, Tensor]:
         """Mean and deviation of ``normalize``: float64 ``[C, 1, 1]`` or ``[1, 1, 1]``."""
         given = (0.0, 1.0) if self._normalize is None else self._normalize
-        try:
-            mean, std = (
-                torch.as_tensor(part, dtype=torch.float64).cpu().view(-1, 1, 1) for part in given
+        with suppress(TypeError, ValueError, RuntimeError):  # no pair, or no numbers
+            pair = (torch.as_tensor(part, dtype=torch.float64) for part in given)
+            mean, std = (part.cpu().view(-1, 1, 1) for part in pair)
+            sizes = {len(mean), len(std)} - {1}
+            fits = (
+                sizes <= {self.data.shape[0]} if isinstance(self.data, Images) else len(sizes) < 2
             )
-            most = max(len(mean), len(std))
-            channels = self.data.shape[0] if isinstance(self.data, Images) else most
-            finite = (mean.isfinite() & std.isfinite() & (std > 0)).all()
-            if finite and {len(mean), len(std)} <= {1, channels}:
+            if fits and bool((mean.isfinite() & std.isfinite() & (std > 0)).all()):
                 return mean, std
-        except (TypeError, ValueError, RuntimeError):
-            pass  # no pair, or no numbers
-        raise ValueError(
-            f"normalize is {self._normalize!r}; pass (mean, std), each a number or one for each"
-            " channel of the images, finite, and std above 0."
-        )
+        wanted = "pass (mean, std), each a number or one for each channel of the images"
+        raise ValueError(f"normalize is {self._normalize!r}; {wanted}, finite, and std above 0.")
 
     def reseeded(self, seed: int) -> Self:
         """A copy whose order and augmentation are drawn with ``seed``."""
@@ -272,14 +265,10 @@ class Loader:
         """
         order = self.order(epoch) if order is None else torch.as_tensor(order)
         if order.dtype != torch.int64 or order.ndim != 1:
-            raise ValueError(
-                f"order is {order.dtype} of shape {list(order.shape)}; pass the numbers of rows,"
-                " int64 [K], such as mask.nonzero()[:, 0]."
-            )
+            wrong = f"order is {order.dtype} of shape {list(order.shape)}"
+            raise ValueError(f"{wrong}; pass the numbers of rows, int64, as mask.nonzero()[:, 0].")
         again = torch.zeros_like(order) if occurrence is None else occurrence
-        rows = len(order)
-        if self._divided:
-            rows = distributed.shared_evenly(rows)
+        rows = distributed.shared_evenly(len(order)) if self._divided else len(order)
         if self.drop_last:
             rows = rows // self.batch_size * self.batch_size
         places = torch.arange(start * self.batch_size, max(rows, start * self.batch_size))
@@ -298,10 +287,8 @@ class Loader:
         if self._stored is None:
             loaded = self._load(visits, epoch, start)
         else:
-            images, labels = self._stored
-            loaded = (
-                (images.index_select(0, chosen), labels.index_select(0, chosen)) for chosen in index
-            )
+            stored = self._stored
+            loaded = (tuple(part.index_select(0, chosen) for part in stored) for chosen in index)
         draws = self._augment.draw(rows, again, self.seed, epoch).split(sizes, dim=1)
         for chosen, drawn, item in zip(index, draws, loaded, strict=True):
             batch = as_batch(item, chosen)
@@ -316,10 +303,8 @@ class Loader:
             if not self._augment.names and self._normalize is None:
                 return batch
             given = list(x.shape) if isinstance(x, Tensor) else f"a {type(x).__name__}"
-            raise ValueError(
-                "augment and normalize need images, a tensor [rows, C, H, W], and the data give"
-                f" {given}; leave both out, and change rows in the dataset itself."
-            )
+            need = "augment and normalize need images, a tensor [rows, C, H, W]"
+            raise ValueError(f"{need}, and the data give {given}; leave both out.")
         if self._augment.names:
             x = self._augment.apply(x, drawn)
         if x.dtype == torch.uint8:
@@ -353,9 +338,8 @@ class Loader:
         """A loader whose ``batch_sampler`` is a list of requests, and whose workers live on."""
         cuda = self.device.type == "cuda"
         # rows that this process reads may be on the GPU already
-        on_cpu = self.num_workers > 0
-        if isinstance(self.data, Images):
-            on_cpu = self.data.images.is_cpu
+        images = isinstance(self.data, Images)
+        on_cpu = self.data.images.is_cpu if images else self.num_workers > 0
         workers: dict[str, Any] = {}
         if self.num_workers:
             workers = {"num_workers": self.num_workers, "persistent_workers": True}
@@ -397,27 +381,24 @@ def free_memory() -> int:
     return sys.maxsize
 
 
+@dataclass
 class _Seeded(Dataset[Any]):
     """Collated batches of ``data``, each with default generators seeded from its key."""
 
-    def __init__(
-        self,
-        data: Any,
-        collate_fn: Callable[[list[Any]], Any] | None,
-        device: torch.device | str,
-    ) -> None:
-        self.data, self.device = data, device
-        self.collate_fn = collate_fn or default_collate
-        # which draws nothing, so that the time for seeding is saved
-        self.plain = type(data) is TensorDataset and collate_fn is None
+    data: Any
+    collate_fn: Callable[[list[Any]], Any] | None
+    device: torch.device | str
 
     def __getitems__(self, request: tuple[tuple[int | str, ...], list[int]]) -> Any:
         key, rows = request
-        stacked = isinstance(self.data, Table) and self.collate_fn is default_collate
+        stacked = isinstance(self.data, Table) and self.collate_fn is None
         if stacked or isinstance(self.data, Images):  # which gather the rows of a batch at once
             return self.data[rows]
-        with nullcontext() if self.plain else restored(self.device, *key):
-            return self.collate_fn(fetch_rows(self.data, rows))
+        # tensors draw nothing, so that the time for seeding is saved
+        plain = type(self.data) is TensorDataset and self.collate_fn is None
+        collate = self.collate_fn or default_collate
+        with nullcontext() if plain else restored(self.device, *key):
+            return collate(fetch_rows(self.data, rows))
 
 
 @contextmanager
@@ -432,8 +413,7 @@ def stacking() -> Iterator[None]:
         why = (str(error).strip() or type(error).__name__).splitlines()[-1]
         raise ValueError(
             f"the rows of a batch cannot be stacked ({why}): give the Loader or DataLoader a"
-            " collate_fn that makes tensors of a list of rows, such as by padding, or let the data"
-            " set give numbers and tensors of one shape"
+            " collate_fn that makes tensors of a list of rows, such as by padding"
         ) from error
 
 

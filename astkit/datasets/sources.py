@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import gzip
 import os
-import shutil
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
 import numpy as np
@@ -32,6 +31,8 @@ DATA = "ASTKIT_DATA"  # environment variable: a folder of datasets
 INPUT = "ASTKIT_INPUT"  # environment variable: input folder instead of Kaggle's
 DEPTH = 6  # Kaggle mounts at datasets/<owner>/<slug>/, and datasets may contain subfolders
 CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+FASHION: tuple[str, ...] = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat")
+FASHION += ("Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
 DEBIAN = Path("/usr/share/datasets")  # where Debian's packages dataset-* put their files
 VALIDATION, TEST = 0.1, 0.2  # shares of the rows of a split
 AGAIN = "fetch the data again"
@@ -75,9 +76,7 @@ def load(
     """
     read: Callable[[Path | None, int | None], Parts | Bikes] = resolve("dataset", name)
     if size is not None and (name != "folders" or size < 1):
-        raise ValueError(
-            f"size is {size} for {name!r}; pass 1 or more pixels, and only to 'folders'."
-        )
+        raise ValueError(f"size is {size} for {name!r}; pass 1 or more, and only to 'folders'.")
     return read(None if root is None else Path(root).expanduser(), size)
 
 
@@ -117,27 +116,19 @@ def load_folders(root: Path | None, size: int | None) -> Parts:
     if not train:  # the classes are beside the parts
         train = {name: paths for name, paths in _class_files(root).items() if not parts.get(name)}
     if not train:
-        raise FileNotFoundError(
-            f"No class folders with images were found in {root / 'train'} or {root}; put the images"
-            " in root/<class>/ or root/train/<class>/."
-        )
+        remedy = "put images in root/<class>/ or root/train/<class>/"
+        raise FileNotFoundError(f"No class folders with images are in {root}; {remedy}.")
     _check_depth(root, train)
     for name in test:
         if name not in train:
             raise ValueError(
-                f"{root / 'test'} has the class {name!r}, which is missing in the training part; "
-                "use the same class folders in both."
+                f"{root / 'test'} has the class {name!r}, which the training part lacks."
             )
     classes = tuple(train)
-    files = [
-        (path, classes.index(name))
-        for part in (train, test)
-        for name, paths in part.items()
-        for path in paths
-    ]
-    paths, labels = zip(*files, strict=True)
-    pixels = torch.stack(read_images(paths, size))
-    whole = Images(pixels, torch.tensor(labels), classes, root.name)
+    folders = [*train.items(), *test.items()]
+    pixels = torch.stack(read_images([path for _, paths in folders for path in paths], size))
+    labels = torch.tensor([classes.index(name) for name, paths in folders for _ in paths])
+    whole = Images(pixels, labels, classes, root.name)
     if not test:
         return whole, None
     rows = torch.arange(len(whole))
@@ -279,38 +270,35 @@ def _read_shards(paths: list[Path]) -> Images:
             raise ValueError(f"{path} holds no images with labels ({error}); {AGAIN}.") from error
     for picture, label in zip(pictures, labels, strict=True):
         if picture.shape != (3, 32, 32) or label not in range(len(CIFAR10)):
-            raise ValueError(
-                f"{paths[0].parent} has an image of shape {list(picture.shape)} with label {label},"
-                f" not [3, 32, 32] and 0 to 9, and so is not CIFAR-10; {AGAIN}."
-            )
+            found = f"an image of shape {list(picture.shape)} with label {label}"
+            raise ValueError(f"{paths[0].parent} has {found}, not [3, 32, 32] and 0 to 9; {AGAIN}.")
     return Images(torch.stack(pictures), torch.tensor(labels), CIFAR10, "cifar10")
 
 
 def _read_fashion_mnist(folder: Path) -> Parts:
-    """Read the files of ``folder``, gzipped or not, with torchvision from a copy."""
-    from torchvision.datasets import FashionMNIST
+    """Read the four files of ``folder``, see `_idx`."""
+    parts = []
+    for part in ("train", "t10k"):
+        pixels = _idx(folder, f"{part}-images-idx3-ubyte")
+        labels = _idx(folder, f"{part}-labels-idx1-ubyte")
+        parts.append(Images(pixels[:, None], labels.long(), FASHION, "fashion_mnist"))
+    return parts[0], parts[1]
 
+
+def _idx(folder: Path, name: str) -> Tensor:
+    """A file in MNIST's format, gzipped or not: type, number of sizes, sizes, uint8 values."""
+    packed = folder / f"{name}.gz"
     try:
-        with TemporaryDirectory() as root:
-            raw = Path(root, "FashionMNIST", "raw")
-            raw.mkdir(parents=True)
-            for name, _ in FashionMNIST.resources:
-                plain = name.removesuffix(".gz")
-                if (folder / name).exists():
-                    (raw / plain).write_bytes(gzip.decompress((folder / name).read_bytes()))
-                else:
-                    shutil.copy(folder / plain, raw)
-            stored = [FashionMNIST(root, train=train) for train in (True, False)]
-    except Exception as error:  # torchvision raises several kinds for damaged files
-        raise ValueError(
-            f"{folder} does not hold all of Fashion-MNIST ({type(error).__name__}: {error});"
-            f" {AGAIN}."
-        ) from error
-    classes = tuple(FashionMNIST.classes)
-    train, test = (
-        Images(part.data[:, None], part.targets, classes, "fashion_mnist") for part in stored
-    )
-    return train, test
+        stored = (packed if packed.exists() else folder / name).read_bytes()
+        content = gzip.decompress(stored) if packed.exists() else stored
+        if content[:3] != b"\x00\x00\x08":
+            raise ValueError("it holds no bytes of pixels or labels")
+        sizes = np.frombuffer(content, ">u4", content[3], 4)
+        values = np.frombuffer(content, np.uint8, offset=4 + sizes.nbytes)
+        return torch.from_numpy(values.reshape(sizes).copy())
+    except (EOFError, LookupError, OSError, ValueError, zlib.error) as error:
+        damaged = f"{folder} does not hold all of Fashion-MNIST ({name}: {error})"
+        raise ValueError(f"{damaged}; {AGAIN}.") from error
 
 
 # --- splits ----------------------------------------------------------------------------------
@@ -330,10 +318,7 @@ class Splits:
 
 
 def split(
-    name: str = "digits",
-    root: str | Path | None = None,
-    seed: int = 0,
-    size: int | None = None,
+    name: str = "digits", root: str | Path | None = None, seed: int = 0, size: int | None = None
 ) -> Splits:
     """Load dataset ``name`` (see ``load``) and split it.
 
@@ -373,8 +358,5 @@ def carve(data: Images, fraction: float, part: str, seed: int = 0) -> tuple[Imag
     chosen, rest = stratified(data.labels, fraction, seed, part)
     if len(chosen) == 0 or len(rest) == 0:
         empty = part if len(chosen) == 0 else "training"
-        raise ValueError(
-            f"{part}={fraction} leaves the {empty} part of {data.name!r} empty "
-            f"({len(data)} rows in {data.num_classes} classes); pass more rows of each class."
-        )
+        raise ValueError(f"{part}={fraction} leaves the {empty} part of {data!r} without rows.")
     return data.subset(chosen), data.subset(rest)

@@ -103,7 +103,7 @@ class Table(Dataset[tuple[Tensor, Tensor]]):
         if self.group is not None:
             if self.group in rows.lacking:
                 raise ValueError(f"there is no column {self.group!r} of groups: add it")
-            self.groups = _group_names(frame.pop(self.group))
+            self.groups = group_names(frame.pop(self.group))
         if like is None:
             self.frame = self._distinct(frame)
             kept = (self.label.name, self.group, *self.frame)
@@ -377,7 +377,7 @@ def _named(names: Sequence[str]) -> str:
     return ", ".join(map(repr, names[:NAMED])) + more
 
 
-def _group_names(column: pd.Series[Any]) -> np.ndarray[Any, Any]:
+def group_names(column: pd.Series[Any]) -> np.ndarray[Any, Any]:
     """Names of groups, of which a missing one is a group of its own."""
     codes, names = column.factorize()
     missing = np.flatnonzero(codes < 0)

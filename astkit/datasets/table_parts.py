@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
-from astkit import rng
 from astkit.datasets.joined import set_aside
 from astkit.datasets.sources import stratified
-from astkit.datasets.table import Table
+from astkit.datasets.table import Table, group_names
 from astkit.datasets.table_cells import MISSING
 from astkit.datasets.table_label import Label, without
 from astkit.datasets.table_reader import TableRows, read_tables
@@ -204,37 +203,22 @@ def _last(kept: Places, units: Any, wanted: Sequence[str]) -> dict[str, Places]:
 
 
 def _random(
-    frame: pd.DataFrame,
-    kept: Places,
-    label: Label,
-    groups: str | None,
-    given: dict[str, TableRows],
+    frame: pd.DataFrame, kept: Places, label: Label, groups: str | None, given: dict[str, TableRows]
 ) -> dict[str, Places]:
-    """Random rows for each part that is not given, of each class the same share."""
-    wanted = frame[label.name]
-    classes = label.values(wanted) if label.task == "classes" else torch.zeros(len(kept)).long()
-    own = np.arange(len(kept)) if groups is None else frame[groups].factorize()[0]
-    parts, rest = {}, torch.arange(len(kept))
+    """Random rows, of each class the same share, or whole groups for each part not given."""
+    units, classes = np.arange(len(kept)), torch.zeros(len(kept)).long()
+    if groups is not None:
+        units = np.unique(group_names(frame[groups]), return_inverse=True)[1]
+    elif label.task == "classes":
+        classes = label.values(frame[label.name])
+    parts = {}
     for part in ("test", "validation"):
         if part in given:
             continue
-        if groups is None:
-            chosen, others = stratified(classes[rest], HELD, 0, part)
-        else:
-            chosen, others = _whole_groups(own[rest.numpy()], part)
+        here = np.unique(units)
+        chosen, others = stratified(classes[here], HELD, 0, part)
         if not len(chosen) or not len(others):
             raise ValueError(f"no rows are left for {part}: give more rows, or more groups")
-        parts[part], rest = kept[rest[chosen].numpy()], rest[others]
-    return {**parts, "train": kept[rest.numpy()]}
-
-
-def _whole_groups(groups: Any, part: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows of random groups that hold about `HELD` of them, and the others, each sorted."""
-    alone = np.where(groups < 0, groups.max() + 1 + np.arange(len(groups)), groups)
-    _, codes, sizes = np.unique(alone, return_inverse=True, return_counts=True)
-    order = rng.permutation(len(sizes), 0, part).numpy()
-    before = sizes[order].cumsum() - sizes[order]
-    mine = np.zeros(len(sizes), bool)
-    mine[order[before < HELD * len(groups)]] = True
-    chosen = torch.from_numpy(mine[codes])
-    return chosen.nonzero().squeeze(1), (~chosen).nonzero().squeeze(1)
+        held = np.isin(units, here[chosen])
+        parts[part], kept, units = kept[held], kept[~held], units[~held]
+    return {**parts, "train": kept}

@@ -311,6 +311,15 @@ class InLoop:
         return (losses * scale).sum() / len(index)
 
 
+def check_samples(policy: Policy, memory: Tensor, run: RunInfo) -> None:
+    """Raise ``ValueError`` unless ``memory`` has one entry per sample of ``run``."""
+    if len(memory) != run.samples:
+        raise ValueError(
+            f"{type(policy).__name__} remembers {len(memory)} samples, but the data set has"
+            f" {run.samples}: use a new policy, or the data set that it was used with"
+        )
+
+
 def policy_class(name: Any) -> Any:
     """The class of a name, or of "mine.py:Rule", the policy ``Rule`` of a file.
 

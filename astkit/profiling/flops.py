@@ -13,7 +13,7 @@ import math
 import random
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -131,15 +131,13 @@ class Costs:
         if model is self.model and self.flops is not None:
             cost = stated(self.flops, batch.x)
         else:
-            rounded = self._of_rounded_length(model, batch, shape, count)
-            cost = count(model, batch) if rounded is None else rounded
+            cost = self._of_rounded_length(model, batch, shape, count) or count(model, batch)
             unknown = set(cost.uncounted) - self._warned
             self._warned |= unknown
             if unknown:
                 warn(
                     f"FLOPs of {', '.join(sorted(unknown))} cannot be counted: the ledger holds a"
-                    " lower bound, no ratio is computed from it, and a FLOPs budget raises"
-                    " ValueError; give your own figure as flops="
+                    " lower bound, and no ratio is computed from it; give your own figure as flops="
                 )
         self.known[model, self.trained, shape] = cost
         return cost
@@ -149,20 +147,20 @@ class Costs:
     ) -> BatchFlops | None:
         """The cost of rows of the next length that is counted; ``None`` if there is none."""
         length = shape[0][0] if len(shape[0]) in (1, 2) else 0
-        longer = _rounded(length, model)
+        longer = -(-length // BUCKET) * BUCKET
+        # a table of positions, such as a tensor of the model may be, has none beyond its size
+        sizes = {n for each in (*model.parameters(), *model.buffers()) for n in each.shape}
+        longer = min({longer, *(n for n in sizes if length <= n < longer)})
         if longer == length:
             return None
         rounded = tuple(tuple(longer if n == length else n for n in part) for part in shape)
         key = (model, self.trained, rounded)
         if key not in self.known:
-            try:
+            with suppress(Exception):  # the model may take rows of its own length only
                 cost = count(model, _lengthened(batch, length, longer))
-            except Exception:  # the model may take rows of its own length only
-                return None
-            if cost.uncounted:
-                return None
-            self.known[key] = cost
-        return self.known[key]
+                if not cost.uncounted:
+                    self.known[key] = cost
+        return self.known.get(key)
 
 
 def shape_of(batch: Batch) -> Shape:
@@ -170,16 +168,6 @@ def shape_of(batch: Batch) -> Shape:
     if isinstance(batch.x, Tensor):
         return (tuple(batch.x.shape[1:]),)
     return tuple(tuple(tensor.shape[1:]) for tensor in tensors(batch.x))
-
-
-def _rounded(length: int, model: nn.Module) -> int:
-    """``length`` rounded up to a multiple of `BUCKET`, or to the size of a tensor of ``model``.
-
-    Such a tensor may be a table of positions, which has none beyond its size.
-    """
-    longer = -(-length // BUCKET) * BUCKET
-    sizes = {n for each in (*model.parameters(), *model.buffers()) for n in each.shape}
-    return min({longer, *(n for n in sizes if length <= n < longer)})
 
 
 def _lengthened(batch: Batch, length: int, longer: int) -> Batch:
@@ -226,8 +214,7 @@ def count_flops(
         except (IndexError, NotImplementedError, RuntimeError, TypeError) as error:
             if "memory" in str(error):
                 raise
-            unknown = f"this model ({type(error).__name__} in the counter)"
-            return BatchFlops(uncounted=(unknown,))
+            return BatchFlops(uncounted=(f"this model ({type(error).__name__} in the counter)",))
 
 
 class _Pass(NamedTuple):

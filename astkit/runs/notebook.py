@@ -14,6 +14,7 @@ import sys
 import time
 import traceback
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -73,21 +74,17 @@ class Notebook:
         sequence = isinstance(default, list | tuple) and isinstance(value, list)
         number = isinstance(default, float) and type(value) is int
         if not (default is None or type(value) is type(default) or sequence or number):
-            example = [value] if isinstance(default, list) else default
-            raise ValueError(
-                f"{name} is {value!r}, but its default in {self.path.name} is {default!r}: give a"
-                f" {type(default).__name__}, such as {example!r}"
+            kind, example = (
+                type(default).__name__,
+                [value] if isinstance(default, list) else default,
             )
-        try:
-            kept = json.loads(json.dumps(value, allow_nan=False)) == value
-        except (TypeError, ValueError):
-            kept = False
-        if not kept:
-            raise ValueError(
-                f"{name} is {value!r}, which JSON cannot keep as it is: give finite numbers,"
-                " strings, lists, or mappings with strings as keys"
-            )
-        return value
+            other = f"{name} is {value!r}, but its default in {self.path.name} is {default!r}"
+            raise ValueError(f"{other}: give a {kind}, such as {example!r}")
+        with suppress(TypeError, ValueError):
+            if json.loads(json.dumps(value, allow_nan=False)) == value:
+                return value
+        plain = "finite numbers, strings, lists, or mappings with strings as keys"
+        raise ValueError(f"{name} is {value!r}, which JSON cannot keep as it is: give {plain}")
 
     def values(self, options: Sequence[str]) -> dict[str, list[Any]]:
         """The values in ``name=values`` options: literals or words, separated by commas.
@@ -215,15 +212,13 @@ def execute(
     and the last cell that was started.
     """
     folder = record.folder.resolve()
-    target = folder / "notebook.ipynb"
-    nbformat.write(load_notebook(source), target)
-    path = str(target).replace("{", "{{").replace("}", "}}")  # papermill formats paths
+    path = str(folder / "notebook.ipynb").replace("{", "{{").replace("}", "}}")  # a template
     streams = {"stdout_file": DummyTqdmFile(sys.stdout), "stderr_file": DummyTqdmFile(sys.stderr)}
     before = os.environ.get(FOLDER)
     os.environ[FOLDER] = str(folder)  # the kernel inherits it
     try:
         done = papermill.execute_notebook(
-            path,
+            load_notebook(source),
             path,
             dict(parameters),
             cwd=str(source.parent),

@@ -11,6 +11,7 @@ stopping: time budgets. progress: bars of runs. sample_by_sample: single rows, a
 
 from astkit.trainers.checkpoint import Checkpoints as Checkpoints
 from astkit.trainers.config import Budget as Budget
+from astkit.trainers.config import TimeIsUp as TimeIsUp
 from astkit.trainers.config import TrainConfig as TrainConfig
 from astkit.trainers.config import choose_device as choose_device
 from astkit.trainers.config import fast_rules as fast_rules
@@ -19,5 +20,4 @@ from astkit.trainers.history import Observer as Observer
 from astkit.trainers.sample_by_sample import SampleBySampleTrainer as SampleBySampleTrainer
 from astkit.trainers.steering import Event as Event
 from astkit.trainers.step import StepResult as StepResult
-from astkit.trainers.stopping import TimeIsUp as TimeIsUp
 from astkit.trainers.trainer import Trainer as Trainer

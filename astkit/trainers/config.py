@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+import os
 import sys
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
+from astkit import distributed
 from astkit.checks import (
     ABOVE_0,
     FROM_0,
@@ -23,6 +27,9 @@ from astkit.checks import (
 )
 from astkit.profiling.ledger import Ledger
 from astkit.stamp import stamp
+
+TIME_BUDGET = "ASTKIT_TIME_BUDGET_H"
+_BEGUN = time.monotonic()
 
 Schedule = Callable[[float], float]
 """``progress`` in [0, 1] -> factor on the peak learning rate."""
@@ -299,6 +306,35 @@ def _factor(value: Any) -> float:
         return float(value)
     except (TypeError, ValueError, RuntimeError):
         return math.nan
+
+
+class TimeIsUp(RuntimeError):  # noqa: N818 - not an error
+    """The process's time budget is spent; the run's checkpoints hold its state."""
+
+    def __init__(self, step: int, folder: Path | None) -> None:
+        saved = "nothing was saved, since the run had no checkpoints"
+        if folder is not None:
+            saved = f"saved in {folder}: run it again with resume=True to continue"
+        hours = os.environ.get(TIME_BUDGET)
+        super().__init__(f"the time budget of {hours} h is over after step {step}; {saved}")
+
+
+def time_is_up() -> bool:
+    """Whether the time budget of a process is spent, for example in hosted notebooks.
+
+    ``ASTKIT_TIME_BUDGET_H`` sets it in hours, counted from the import of ``astkit.trainers``.
+    0 sets no limit. Raises ``ValueError`` unless these are a number of 0 or more.
+    """
+    hours = os.environ.get(TIME_BUDGET)
+    if not hours:
+        return False
+    try:
+        limit = float(hours) * 3600
+    except ValueError:
+        limit = math.nan
+    if not limit >= 0:
+        raise ValueError(f"{TIME_BUDGET} is {hours!r}: give a number of hours, 0 or more")
+    return limit > 0 and distributed.total(time.monotonic() - _BEGUN >= limit)[0] > 0
 
 
 def choose_config(

@@ -1,10 +1,24 @@
-"""Records of training batches and epochs, and the history that keeps them in memory."""
+"""Records of batches and epochs, the history that keeps them, and their way to observers."""
 
 from __future__ import annotations
 
+import math
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from itertools import islice
 from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from astkit.gating.selection import Selection
+from astkit.progress import in_notebook
+
+NOTEBOOK_SECONDS = 0.5  # between reports in a notebook, and at least on an accelerator
+SCORES, BATCHES = 32, 8  # rows of a batch, and batches of a report, whose scores are sent
 
 
 @dataclass(frozen=True)
@@ -93,3 +107,121 @@ class History:
         """Restore epochs and events; an observer may keep earlier batches."""
         self.epochs, self.events = list(state["epochs"]), list(state["events"])
         self.steps = []
+
+
+class Reports:
+    """The history, the observers of a run, and the records that they have not received yet.
+
+    Values of batches stay on the device until they are sent: after ``every`` batches, twice a
+    second in a notebook, and as often as an observer asks for; on an accelerator at most twice a
+    second because of the time.
+    """
+
+    def __init__(self, history: History, observers: Sequence[Observer], every: int) -> None:
+        self.history = history
+        self.observers: list[Any] = [history, *observers]
+        self.need_outputs = any(getattr(each, "needs_outputs", False) for each in observers)
+        self.watchers = [each.watch for each in self.observers if hasattr(each, "watch")]
+        self.unseen: list[StepRecord] = []
+        self.every, self._sent = every, 0.0
+        self.seconds = NOTEBOOK_SECONDS if in_notebook() else math.inf
+        self._chosen: list[Selection | None] = []  # of these batches
+
+    def add(self, observer: Observer, accelerator: bool = False) -> None:
+        """Send the records to ``observer`` too, every ``observer.seconds`` if it has them."""
+        self.observers.append(observer)
+        seconds = getattr(observer, "seconds", math.inf)
+        least = NOTEBOOK_SECONDS if accelerator else 0.0
+        self.seconds = min(self.seconds, max(seconds, least))
+
+    def keep(self, record: StepRecord, chosen: Selection | None = None) -> bool:
+        """Keep the record of a batch until it is sent; returns whether it is time to."""
+        self.unseen.append(record)
+        self._chosen.append(chosen)
+        if len(self.unseen) >= self.every or record.step == 1:
+            return True
+        return time.perf_counter() - self._sent > self.seconds
+
+    def send(self, shown: Mapping[str, Any], **latest: Any) -> None:
+        """Send the kept records, the last one with the metrics ``latest``; waits for the device.
+
+        ``shown`` and scores go to observers that are ``live``, and are not kept.
+        """
+        records, self.unseen = self.unseen, []
+        scores = self._scores()
+        found = _fetched([*(record.metrics for record in records), *scores])
+        own, scores = found[: len(records)], found[len(records) :]
+        for record, values, few in zip(records, own, scores, strict=True):
+            known, more = (latest, shown) if record is records[-1] else ({}, {})
+            metrics = {**record.metrics, **values, **known}
+            self.log(StepRecord(record.step, "train", metrics), {**few, **more})
+        self._sent = time.perf_counter()
+
+    def _scores(self) -> list[dict[str, Any]]:
+        """For each kept record its scores, if an observer is live; of `BATCHES` at most."""
+        chosen, self._chosen = self._chosen, []
+        every = -(-len(chosen) // BATCHES)
+        needed = any(map(_is_live, self.observers))
+        return [
+            _few_scores(each) if needed and (len(chosen) - 1 - place) % every == 0 else {}
+            for place, each in enumerate(chosen)
+        ]
+
+    def log(self, record: StepRecord, shown: Mapping[str, Any] | None = None) -> None:
+        """Send a record to all observers; ``shown`` to those that are live."""
+        for observer in self.observers:
+            more = shown if shown and _is_live(observer) else {}
+            observer.log(record.step, phase=record.phase, **record.metrics, **more)
+
+    def _stateful(self) -> Iterator[tuple[str, Any]]:
+        """The observers with state, by class and number."""
+        seen: Counter[str] = Counter()
+        for observer in self.observers:
+            if hasattr(observer, "load_state_dict"):
+                kind = type(observer).__name__
+                seen[kind] += 1
+                yield f"{kind} {seen[kind]}", observer
+
+    def state_dict(self) -> dict[str, Any]:
+        """States of the observers that have one."""
+        return {name: observer.state_dict() for name, observer in self._stateful()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore ``state``."""
+        for name, observer in self._stateful():
+            if name in state:
+                observer.load_state_dict(state[name])
+
+
+def _is_live(observer: Any) -> bool:
+    return getattr(observer, "live", False)
+
+
+def _few_scores(chosen: Selection | None) -> dict[str, Any]:
+    """``scores`` of the first rows of a batch, and whether they are ``selected``, ``[n]`` each.
+
+    Batches are shuffled, so these are random rows.
+    """
+    if chosen is None or chosen.scores is None:
+        return {}
+    scores = chosen.scores.float()
+    selected = torch.zeros_like(scores)
+    selected[chosen.index] = (chosen.weight > 0).to(scores.dtype)
+    return {"scores": scores[:SCORES], "selected": selected[:SCORES]}
+
+
+def _fetched(metrics: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The values that are tensors as numbers, or lists of them, in one copy from each device."""
+    numbers: list[dict[str, Any]] = [{} for _ in metrics]
+    places: dict[tuple[torch.device, torch.dtype], list[tuple[int, str]]] = {}
+    for position, values in enumerate(metrics):
+        for name, value in values.items():
+            if isinstance(value, Tensor):
+                places.setdefault((value.device, value.dtype), []).append((position, name))
+    for entries in places.values():
+        tensors = [metrics[place][name] for place, name in entries]
+        copied = iter(torch.cat([tensor.reshape(-1) for tensor in tensors]).tolist())
+        for (place, name), tensor in zip(entries, tensors, strict=True):
+            own = list(islice(copied, tensor.numel()))
+            numbers[place][name] = own if tensor.ndim else own[0]
+    return numbers

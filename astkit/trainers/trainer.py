@@ -33,7 +33,15 @@ from astkit.profiling.flops import BatchFlops, Costs, RowFlops, count_flops, sha
 from astkit.profiling.ledger import Ledger, synchronizer
 from astkit.trainers.batches import Batches
 from astkit.trainers.checkpoint import Checkpoints, of_a_run
-from astkit.trainers.config import Budget, TrainConfig, choose_config, choose_device
+from astkit.trainers.config import (
+    TIME_BUDGET,
+    Budget,
+    TimeIsUp,
+    TrainConfig,
+    choose_config,
+    choose_device,
+    time_is_up,
+)
 from astkit.trainers.evaluation import (
     Evaluation,
     Measured,
@@ -43,13 +51,11 @@ from astkit.trainers.evaluation import (
 )
 from astkit.trainers.fingerprint import describe_run, plain
 from astkit.trainers.first_batch import check_batch, check_rows_known, initialise
-from astkit.trainers.history import History, Observer, StepRecord
+from astkit.trainers.history import History, Observer, Reports, StepRecord
 from astkit.trainers.optimisation import Optimisation
 from astkit.trainers.progress import TrainingBar, follow
-from astkit.trainers.reports import Reports
 from astkit.trainers.steering import Event, Steering
 from astkit.trainers.step import StepResult
-from astkit.trainers.stopping import TIME_BUDGET, TimeIsUp, time_is_up
 
 COUNTS = ("step", "progress", "done")
 STATEFUL = ("policy", "batches", "optimisation", "ledger", "reports", "steering", "validator")

@@ -122,13 +122,10 @@ class LiveBoard:
             said = [f"{own}, dense training of the same rows {all_rows}: {less}"]
         if latest.get("origin_units") is not None:
             units, every = latest["origin_units"], latest["origin_units_dense"]
-            said += [
-                f"the original's units (10 an activation, 0.1 a skip): {units:,.0f} of {every:,.0f}"
-            ]
-        joules = latest.get("joules")
-        reason = latest.get("joules_reason")
-        said += [f"no joules here: {reason}" if joules is None else f"{joules:.4g} J"]
-        return said
+            words = "the original's units (10 an activation, 0.1 a skip)"
+            said.append(f"{words}: {units:,.0f} of {every:,.0f}")
+        joules, reason = latest.get("joules"), latest.get("joules_reason")
+        return [*said, f"no joules here: {reason}" if joules is None else f"{joules:.4g} J"]
 
     @styled
     def picture(self, caption: str = "") -> Picture:
@@ -145,11 +142,7 @@ class LiveBoard:
         figure = Picture(figsize=(WIDTH, height), dpi=2 * PIXELS)
         axes = figure.subplot_mosaic(places)
         figure.subplots_adjust(
-            left=0.11,
-            right=0.91,
-            top=1 - 0.3 / height,
-            bottom=(0.45 + below) / height,
-            hspace=0.65,
+            left=0.11, right=0.91, top=1 - 0.3 / height, bottom=(0.45 + below) / height, hspace=0.65
         )
         for name, axis in axes.items():
             title, curves = panels[str(name)]
@@ -200,10 +193,8 @@ class LiveBoard:
             else np.empty(0)
             for part in range(3)
         )
-        for label, colour, mask in (
-            ("selected", SELECTED, selected > 0),
-            ("skipped", SKIPPED, selected == 0),
-        ):
+        looks = ("selected", SELECTED, selected > 0), ("skipped", SKIPPED, selected == 0)
+        for label, colour, mask in looks:
             axis.plot(steps[mask], scores[mask], ".", color=colour, ms=2, alpha=0.5, label=label)
         values = [*scores, *(value for _, value in self.series["threshold"])]
         finite = np.array(values)[np.isfinite(values)]

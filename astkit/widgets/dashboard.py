@@ -60,10 +60,7 @@ class Dashboard:
         from astkit.widgets.screen import Screen
 
         if trainer in RUNNING:
-            raise RuntimeError(
-                "trainer: its run has not ended: await it, or end it by run.stop(), before you"
-                " start another"
-            )
+            raise RuntimeError("trainer: its run has not ended: await it, or end it by run.stop()")
         if self.board not in trainer.reports.observers:
             if self.board.series:  # of another run
                 self.board = LiveBoard()

@@ -157,13 +157,8 @@ def learning_curves(steps: Table, epochs: Table) -> Picture:
         number = batches["step"].rank(method="dense") - 1
         part = number // np.ceil(len(batches) / POINTS)
         curve = batches.groupby(part)[["step", "loss"]].mean()
-        loss.plot(
-            curve["step"],
-            curve["loss"],
-            lw=1.2,
-            label="training",
-            **line("training", markers=False),
-        )
+        style = {"lw": 1.2, "label": "training", **line("training", markers=False)}
+        loss.plot(curve["step"], curve["loss"], **style)
     if "val_loss" in ends:
         loss.plot(ends["step"], ends["val_loss"], lw=1.4, label="validation", **line("validation"))
     loss.set(title="loss", ylabel="mean over rows")
@@ -222,9 +217,8 @@ def threshold_and_rate(
     if len(wanted):
         low, high = wanted * (1 - TOLERANCE), wanted * (1 + TOLERANCE)
         band: dict[str, Any] = {"color": SOFT, "alpha": 0.2, "lw": 0, "step": "post"}
-        rate.fill_between(
-            wanted.index, low, high, label=f"set point ±{100 * TOLERANCE:.0f} %", **band
-        )
+        band["label"] = f"set point ±{100 * TOLERANCE:.0f} %"
+        rate.fill_between(wanted.index, low, high, **band)
         name = "set point" if wanted.nunique() > 1 else f"set point {wanted.iloc[0]:g}"
         dashed: dict[str, Any] = {"ls": (0, (9, 4)), "lw": 1.2, "drawstyle": "steps-post"}
         rate.plot(wanted.index, wanted, color=SOFT, label=name, **dashed)

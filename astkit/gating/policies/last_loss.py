@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from astkit.gating.epoch import RunInfo
-from astkit.gating.policy import Policy, Visit
+from astkit.gating.policy import Policy, Visit, check_samples
 
 
 class LastLoss(Policy):
@@ -35,15 +35,6 @@ class LastLoss(Policy):
         assert visit.index is not None
         losses = visit.losses.float()
         self.losses[visit.index] = torch.where(losses.isfinite(), losses, self.unseen)
-
-
-def check_samples(policy: Policy, memory: Tensor, run: RunInfo) -> None:
-    """Raise ``ValueError`` unless ``memory`` has one entry per sample of ``run``."""
-    if len(memory) != run.samples:
-        raise ValueError(
-            f"{type(policy).__name__} remembers {len(memory)} samples, but the data set has"
-            f" {run.samples}: use a new policy, or the data set that it was used with"
-        )
 
 
 def ending(run: RunInfo, rounds: int, delta: float) -> bool:

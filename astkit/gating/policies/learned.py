@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from astkit import rng
 from astkit.checks import check_number
 from astkit.gating.policies.draws import draw_weighted
-from astkit.gating.policies.last_loss import check_samples
-from astkit.gating.policy import Policy, PolicyCard, RunInfo, Selection, Visit
+from astkit.gating.policy import Policy, PolicyCard, RunInfo, Selection, Visit, check_samples
 
 FEATURES, HIDDEN = 5, 8
 """Inputs and hidden units of the network."""
