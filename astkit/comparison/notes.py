@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from astkit.comparison.plan import Method, Plan
+from astkit.comparison.plan import Method, Plan, by_rows
 from astkit.comparison.statistics import ALONE, DENSE, Arm, Entry, by_arm, cost_share
 from astkit.comparison.tables import boosted_trees
 from astkit.datasets.facts import class_labels, shared_rows
@@ -16,18 +16,7 @@ PLACE = ("source", "torch", "cpu", "devices")  # of a stamp: what seconds depend
 def notes_on(plan: Plan, controls: Sequence[Method], entries: Sequence[Entry]) -> Iterator[str]:
     """All notes on finished runs; ``controls``: random selection at the rates of the policies."""
     arms = by_arm(entries)
-    uncounted = sorted({name for entry in entries for name in entry["uncounted"]})
-    if uncounted:
-        yield f"the FLOPs of {', '.join(uncounted)} cannot be counted: runs have equal seconds"
-    places = [[entry.get("stamp", {}).get(name) for name in PLACE] for entry in entries]
-    if any(place != places[0] for place in places):
-        yield (
-            f"runs differ in {', '.join(PLACE[:-1])} or {PLACE[-1]} (see stamp in entries), so"
-            " their seconds are not comparable"
-        )
-    for entry in entries:
-        if "failed" in entry:
-            yield f"{entry['policy']}, seed {entry['seed']}: {entry['failed']}"
+    yield from _costs(entries)
     for label in plan.policies:
         yield from _speed(label, arms, controls)
     if plan.target_controls:
@@ -57,6 +46,27 @@ def note_on_shared_rows(plan: Plan) -> str | None:
         f"rows with equal inputs: {'; '.join(counts)}: a model that has seen a row says nothing"
         " about new ones"
     )
+
+
+def _costs(entries: Sequence[Entry]) -> Iterator[str]:
+    """What could not be counted, seconds of several machines, and runs that failed."""
+    uncounted = sorted({name for entry in entries for name in entry["uncounted"]})
+    if uncounted:
+        yield f"the FLOPs of {', '.join(uncounted)} cannot be counted: runs have equal seconds"
+    if any(entry["policy"] == DENSE and by_rows(entry) for entry in entries):
+        yield (
+            "the model looks rows up, which takes no counted FLOPs, and does little else: runs pass"
+            " equally many rows through it, scored ones counted like trained ones"
+        )
+    places = [[entry.get("stamp", {}).get(name) for name in PLACE] for entry in entries]
+    if any(place != places[0] for place in places):
+        yield (
+            f"runs differ in {', '.join(PLACE[:-1])} or {PLACE[-1]} (see stamp in entries), so"
+            " their seconds are not comparable"
+        )
+    for entry in entries:
+        if "failed" in entry:
+            yield f"{entry['policy']}, seed {entry['seed']}: {entry['failed']}"
 
 
 def _speed(label: str, arms: dict[str, Arm], controls: Sequence[Method]) -> Iterator[str]:

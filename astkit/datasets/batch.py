@@ -69,7 +69,9 @@ def as_batch(item: Any, index: Tensor | None = None) -> Batch:
         parts = list(item)
         inputs = parts[0] if len(parts) < 3 else Args(parts[:-1])
         targets = parts[-1]
-        if any(each.dtype in _INTEGERS for each in tensors(targets)):
+        if isinstance(targets, Tensor):
+            targets = integers(targets)
+        elif any(each.dtype in _INTEGERS for each in tensors(targets)):
             targets = map_tensors(integers, targets)
         batch = Batch(index, inputs, targets if len(parts) > 1 else inputs)
     else:

@@ -186,7 +186,7 @@ class Trainer:
         features, held = None, self.validation
         if held is not None and hasattr(held, "order"):
             features = ModelFeatures(self.model, source, held, device, self.scorable)
-        self.batches.epoch.inform(features, self.budget.flops)
+        self.batches.epoch.inform(features, self.may_spend())
         self.targets: Targets | None = None
         self.step, self.progress, self.done = 0, 0.0, False
         self.saves = None if checkpoints is None else of_a_run(checkpoints)
@@ -485,6 +485,13 @@ class Trainer:
             self.budget.check(self.ledger)
         return cost
 
+    def may_spend(self) -> float | None:
+        """FLOPs of the run, if these or rows through the model are its budget."""
+        if self.budget.rows is None:
+            return self.budget.flops
+        batch = self.batches.peek()
+        return self.budget.rows * self.cost(batch).training(batch.rows) / batch.rows
+
     def _book(self, batch: Batch, result: StepResult, cost: BatchFlops) -> None:
         """Add what a step cost to the ledger."""
         rows, trained, chosen = batch.rows, len(result.losses), result.selection
@@ -542,7 +549,7 @@ class Trainer:
 
     def _spent(self) -> float:
         """Fraction of the budget spent."""
-        if self.budget.flops and self.batches.processes > 1:
+        if (self.budget.flops or self.budget.rows) and self.batches.processes > 1:
             self.ledger.pool()
         if self.budget.seconds:
             self.ledger.settle()
