@@ -6,7 +6,7 @@ import ctypes
 import os
 import platform
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
@@ -69,7 +69,6 @@ def allowed_cpus() -> int:
 
 def text_of(path: Path) -> str:
     """Content of a file of the system; empty if it cannot be read."""
-    try:
+    with suppress(OSError):
         return path.read_text()
-    except OSError:
-        return ""
+    return ""

@@ -10,7 +10,8 @@ Rows that depend on each other are simulated in three ways, with methods that ar
 data that do not shift: test rows in groups, judged by the root mean squared error, which is no mean
 over rows; test rows that follow each other in time; and windows of a stationary recording with
 classes, of which the last part is the target of `aim`. Tables of independent rows do not shift
-either: how often does `aim` not train on all rows alike?
+either: how often does `aim` not train on all rows alike? Last, fresh data are drawn, and `aim` is
+trained by the forecast for each: how often does a verdict hold the difference that many seeds show?
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ import torch
 from scipy import optimize, signal, stats
 from torch.utils.data import TensorDataset
 
-from astkit.aim import policy as aim
+from astkit import TrainConfig, Trainer
+from astkit.aim.forecast import forecast_of, foretell
+from astkit.aim.sides import sides_of
 from astkit.comparison.statistics import DENSE, Entry, estimate
 from astkit.comparison.units import jackknife, parts_of_groups, parts_of_rows
 from astkit.comparison.verdict import SMALLEST_GAIN, Verdict, judge
@@ -52,7 +55,17 @@ GROUPED = list(product((30, 60, 200), ("even", "uneven"), (0.1, 0.5, 1.0)))
 FOLLOWING = [
     (kind, rows, memory)
     for kind in ("squared error", "accuracy", "rmse")
-    for rows, memory in ((100, 0.0), (500, 0.0), (100, 0.5), (500, 0.5), (1000, 0.9), (5000, 0.98))
+    for rows, memory in (
+        (100, 0.0),
+        (500, 0.0),
+        (500, 0.1),
+        (500, 0.2),
+        (500, 0.3),
+        (100, 0.5),
+        (500, 0.5),
+        (1000, 0.9),
+        (5000, 0.98),
+    )
 ]
 """What is measured, test rows, and the memory of a first-order autoregression of errors."""
 RECORDED = [
@@ -64,6 +77,9 @@ RECORDED = [
 """Training rows, target rows, memory of inputs, and rate at which states change."""
 NULLS = [(500, 120, "numbers"), (500, 120, "classes")]
 """Training rows, target rows and labels of tables without a shift."""
+FRESH = [(600, 200, 300)]
+"""Old rows, validation rows and test rows of data of which three quarters follow another law."""
+OTHERS, MANY = 20, 5000  # seeds and test rows that give the difference of which verdicts tell
 SEEDS_EACH, SIZE = 5, 20  # runs of a method, rows of a group on average
 WINDOW, CLASSES = 4, 4  # values in a window of a recording, states
 NOTHING, EDGE, MIXED = (0.0,) * 3, (SMALLEST_GAIN,) * 3, (0.0, SMALLEST_GAIN, 0.02)
@@ -275,9 +291,9 @@ def recorded(train: int, target: int, memory: float, rate: float, trials: int) -
         x, y = torch.tensor(windows.transpose(1, 2, 0)).float(), torch.from_numpy(state)
         x[:, :, 0] += 1.5 * y[:, None]
         parts = [TensorDataset(x[part], y[part]) for part in (slice(train), slice(train, None))]
-        pair = aim.pair(*parts, seed=trial)
-        alarms.append(not aim.weigh(pair).forecast.reason)
-        worth.append(pair.worth)
+        sides = sides_of(*parts, seed=trial)
+        alarms.append(bool(foretell(sides, train_on_target=False).lines))
+        worth.append(sides.worth)
     cell = {"train": train, "target": target, "memory": memory, "rate": rate}
     said = {"said": round(float(np.median(worth))), "told": fmean(w >= FEWEST for w in worth)}
     return {**cell, **said, "alarms": fmean(alarms), **counted(alarms)}
@@ -295,12 +311,71 @@ def alike(train: int, target: int, labels: str, trials: int) -> dict[str, Any]:
         y = x.sum(1) + torch.from_numpy(random.normal(size=len(x))).float()
         y = (y > 0).long() if labels == "classes" else y[:, None]
         parts = [TensorDataset(x[part], y[part]) for part in (slice(train), slice(train, None))]
-        found = aim.weigh(aim.pair(*parts, seed=trial))
-        alarms.append(not found.forecast.reason)
+        found = foretell(sides_of(*parts, seed=trial), train_on_target=False)
+        alarms.append(bool(found.lines))
         drawn.append(found.weights is not None)
     cell = {"train": train, "target": target, "labels": labels}
     shares = {"alarms": fmean(alarms), "drawn": fmean(drawn)}
     return {**cell, **shares, **counted(alarms)}
+
+
+def fresh(old: int, target: int, test: int, trials: int) -> dict[str, Any]:
+    """Verdicts of `aim` over dense training on fresh draws of the data, a forecast each.
+
+    Linear models of four columns; validation rows follow the law of a quarter of the old rows.
+    ``covered``: share of the intervals, over seeds and test rows, that hold the difference that
+    `OTHERS` seeds and `MANY` test rows show. ``drawn``: share in which rows were weighted.
+    """
+    covered, drawn = [], []
+    for trial in range(trials):
+        random = torch.Generator().manual_seed(derive(0, "fresh", old, target, test, trial))
+        train = drifted(old, 0.75, random)
+        held, tested, many = (drifted(rows, 0.0, random) for rows in (target, test, MANY))
+        results: list[Any] = [[], []]
+        shown: list[list[float]] = [[], []]
+        for place, policy in enumerate((None, "aim")):
+            for seed in range(SEEDS_EACH + OTHERS):
+                model = trained(train, held, policy, seed)
+                if seed < SEEDS_EACH:
+                    results[place].append(errors_of(model, tested).numpy())
+                else:
+                    shown[place].append(float(errors_of(model, many).mean()))
+        _, low, high, _ = judged([np.stack(each) for each in results]).difference
+        covered.append(low <= fmean(shown[1]) - fmean(shown[0]) <= high)
+        drawn.append(forecast_of(train, held).weights is not None)
+    cell = {"train": old, "target": target, "test": test}
+    return {**cell, "covered": fmean(covered), "drawn": fmean(drawn), **counted(covered)}
+
+
+def drifted(rows: int, other: float, random: torch.Generator) -> TensorDataset:
+    """Rows of which a share follows an ``other`` law, with other inputs."""
+    turned = torch.rand(rows, generator=random) < other
+    x = torch.randn(rows, 4, generator=random) + 0.5 * turned[:, None]
+    y = x.sum(1) * (1 - 2 * turned.float()) + torch.randn(rows, generator=random)
+    return TensorDataset(x, y[:, None])
+
+
+def trained(
+    train: TensorDataset, held: TensorDataset, policy: str | None, seed: int
+) -> torch.nn.Module:
+    """A linear model after four epochs."""
+    torch.manual_seed(seed)
+    config = TrainConfig(lr=0.03, batch_size=50, seed=seed)
+    options: dict[str, Any] = {"criterion": squared, "epochs": 4, "device": "cpu"}
+    model = torch.nn.Linear(4, 1)
+    Trainer(model, train, held, policy=policy, config=config, **options).run(progress=False)
+    return model
+
+
+def squared(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Squared error of each row."""
+    return (outputs - targets).square().squeeze(1)
+
+
+@torch.no_grad()
+def errors_of(model: torch.nn.Module, data: TensorDataset) -> torch.Tensor:
+    """Squared errors ``[rows]``."""
+    return squared(model(data.tensors[0]), data.tensors[1])
 
 
 def counted(marks: Sequence[float]) -> dict[str, Any]:
@@ -323,6 +398,7 @@ def main() -> None:
         "series": (following, FOLLOWING, 1000),
         "recordings": (recorded, RECORDED, 1000),
         "tables": (alike, NULLS, 1000),
+        "fresh": (fresh, FRESH, 200),
     }
     asked = bench.options(__doc__, RESULTS, trials=int, only=list(parts))
     report = read_json(asked.out)

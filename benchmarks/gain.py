@@ -39,7 +39,9 @@ from torch.utils.data import ConcatDataset
 
 import astkit
 from astkit import Budget, Metric, Policy, RunInfo, Selection, TrainConfig, Trainer, rng
-from astkit.aim import policy as aim
+from astkit.aim.decisions import Z
+from astkit.aim.forecast import forecast_of
+from astkit.aim.policy import Aim
 from astkit.comparison.plan import Method, Task
 from astkit.comparison.training import train_method
 from astkit.datasets import Images, Loader, load, open_mapped, write_mapped
@@ -350,7 +352,7 @@ class Oracle(Policy):
 ASKED: list[bool] = []
 
 
-class AimAsking(aim.Aim):
+class AimAsking(Aim):
     """`Aim`, which tells whether the model was asked."""
 
     def _ask_the_model(self, run: RunInfo) -> None:
@@ -359,11 +361,11 @@ class AimAsking(aim.Aim):
         ASKED.append((self.flops, self.drawn_by) != before and self.flops > before[0])
 
 
-class AimEarly(aim.Aim):
+class AimEarly(Aim):
     """`Aim` that asks before the first step alone."""
 
-    def _ask_early(self, run: RunInfo) -> None:
-        super()._ask_early(run)
+    def _draw_by_forecast(self, run: RunInfo) -> None:
+        super()._draw_by_forecast(run)
         self.stage = 2
 
 
@@ -511,14 +513,17 @@ def foretell(spec: Run) -> dict[str, Any]:
     """What `aim` foretells before training."""
     torch.set_num_threads(1)
     here = made(spec)
-    found = aim.expected_gain(here.train, here.validation, seed=spec.seed)
-    return {**found._asdict(), "value": found.gain, "stamp": {"commit": stamp()["commit"]}}
+    found = forecast_of(here.train, here.validation)
+    line = found.lines[-1] if found.lines else {"gain": 0.0, "low": 0.0, "unit": ""}
+    gain, error = line["gain"], (line["gain"] - line["low"]) / Z
+    told = {"gain": gain, "error": error, "unit": line["unit"], "sentence": found.sentence}
+    return {**told, "value": gain, "stamp": {"commit": stamp()["commit"]}}
 
 
 def abstains(spec: Run) -> dict[str, Any]:
     """Whether `aim` trains on all rows, in a run that ends after its last test: "value" 1 or 0."""
     torch.set_num_threads(1)
-    policy, start = aim.Aim(), time.process_time()
+    policy, start = Aim(), time.process_time()
     budget = Budget(epochs=spec.epochs)
     for _ in task_of(spec, made(spec)).trainer(policy, spec.seed, budget).steps():
         if policy.stage == 2:

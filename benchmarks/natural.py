@@ -10,16 +10,18 @@ by the same trees, fitted to all rows that the decision names.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from astkit.aim.decisions import PLAIN, WEIGHTED, Judgement
-from astkit.aim.forecast import arrays, forecast, judge_of
+from astkit.aim.decisions import PLAIN, WEIGHTED, WEIGHTED_BOTH, Judge, Judgement
+from astkit.aim.differ import find_shift
+from astkit.aim.forecast import forecast
+from astkit.aim.proxies import proxy_of
+from astkit.aim.sides import sides_of
 from astkit.datasets.table import Table
 from astkit.files import read_json, write_json
 from astkit.stamp import describe, stamp
@@ -40,20 +42,8 @@ def measured(shift: Shift, number: int, later: bool) -> Entry:
     date = shift.date if later else None
     in_order = None if date else later
     found = forecast(old, target, in_order=in_order, date=date, seed=number)
-    judge = judge_of(old, target, np.arange(len(target)), False, found.separating, number)
-    rows = np.arange(len(target) + len(test))
-    x, y = (np.concatenate(each) for each in zip(judge.target, arrays(test), strict=True))
-    fresh = replace(
-        judge,
-        target=(x, y),
-        folds=[(rows[: len(target)], rows[len(target) :])],
-        units=rows,
-        forward=later,
-    )
-    chosen = found.decision.name
-    if found.doubt:  # the record is of what trees chose
-        chosen = found.table["decision"][found.table["chosen"]].item()
-    gains = {each.decision.name: each for each in fresh.judge([*PLAIN, *WEIGHTED])}
+    chosen = next((line["decision"] for line in found.lines if line["chosen"]), "both")
+    gains = {each.decision.name: each for each in fresh_gains(old, target, test, later, number)}
     return {
         "shift": shift.name,
         "later": later,
@@ -62,12 +52,28 @@ def measured(shift: Shift, number: int, later: bool) -> Entry:
         "sentence": found.sentence,
         "seconds": found.seconds,
         "chosen": chosen,
-        "decisions": [_line(row, gains[row["decision"]]) for row in found.table.to_dict("records")],
+        "decisions": [_line(line, gains[line["decision"]]) for line in found.lines],
         "measured": {name: [each.gain, each.error] for name, each in gains.items()},
     }
 
 
-def _line(row: dict[str, Any], fresh: Judgement) -> Entry:
+def fresh_gains(old: Table, target: Table, test: Table, later: bool, seed: int) -> list[Judgement]:
+    """What decisions gain on test rows, by the trees that judge, fitted to the whole target."""
+    both = sides_of(old, target.extended(test), seed=seed)
+    both.find_units(in_order=False)
+    both.forward = later  # neighbours may depend on each other, for the error
+    own = sides_of(old, target, seed=seed)
+    own.find_units(in_order=False)
+    weights_of = find_shift(own)[0]
+    proxy = proxy_of(both)
+    assert proxy is not None
+    judge = Judge(both, proxy, weights_of)
+    rows = np.arange(len(target) + len(test))
+    vars(judge)["folds"] = [(rows[: len(target)], rows[len(target) :])]
+    return judge.judge([*PLAIN, *([] if weights_of is None else [WEIGHTED, WEIGHTED_BOTH])])
+
+
+def _line(row: Mapping[str, Any], fresh: Judgement) -> Entry:
     return {**row, "measured": fresh.gain, "measured_error": fresh.error}
 
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib.util import find_spec
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from astkit import rng
-from astkit.aim.features import UNKNOWN, Rows
-from astkit.aim.policy import FEWEST, FEWEST_TRAINED, Aim
+from astkit.aim.forecast import FEWEST, FEWEST_OLD
+from astkit.aim.policy import Aim
+from astkit.aim.rows import UNKNOWN, Rows
 from astkit.datasets.facts import paired_groups
 from astkit.gating.policies.draws import draw_weighted
-from astkit.gating.policy import PolicyCard, RunInfo, Selection, Visit, check_samples
+from astkit.gating.policy import Policy, PolicyCard, RunInfo, Selection, Visit, check_samples
 
 SEEN = 0.9  # share of the samples that are known before labels are judged
 SURE, NOISE = 0.1, 0.05
@@ -26,7 +28,7 @@ LOOKED_AT = 16
 """Rows that are read to see whether they can be stacked."""
 
 
-class Auto(Aim):
+class Auto(Policy):
     """Draws rows by the target or by trust in their labels, where a test finds a reason.
 
     Example::
@@ -59,25 +61,28 @@ class Auto(Aim):
         bias="towards the target and towards trusted labels; not corrected",
         avoid="if an unbiased gradient is required",
     )
-    needs_index = needs_outputs = True
-    state: ClassVar[tuple[str, ...]] = (*Aim.state, "known")
+    needs_index = needs_outputs = draws_target = True
+    rounds = Aim.rounds
+    state: ClassVar[tuple[str, ...]] = ("known",)
     #: Confidence (0 until seen), correctness and probability of the label, float32 [3, N].
     known: Tensor | None = None
 
     def __init__(self, seed: int = 0) -> None:
-        super().__init__(seed=seed)
+        self.seed, self.aim = seed, Aim(seed=seed)
 
     def check(self, run: RunInfo) -> None:
         if can_ask(run):
-            super().check(run)
+            self.aim.check(run)
 
     def plan(self, run: RunInfo) -> Selection | None:
         if self.known is None:
             self.known = torch.zeros(3, run.samples, dtype=torch.float32)
         check_samples(self, self.known[0], run)
-        if self.stage == 0 and not can_ask(run):
-            self.stage = 2
-        by_target = super().plan(run)
+        if self.aim.stage == 0 and not can_ask(run):
+            self.aim.stage = 2
+        by_target = self.aim.plan(run)
+        self.flops += self.aim.flops
+        self.aim.flops = 0.0
         if by_target is not None or run.labels is None:
             return by_target
         known = self.known[:, : run.draws]  # of old rows
@@ -96,6 +101,13 @@ class Auto(Aim):
         assert self.known is not None
         facts = (visit.confidence, visit.correct, visit.label_probability)
         self.known[:, visit.index] = torch.stack([part.float() for part in facts])
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "aim": self.aim.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.aim.load_state_dict(state.get("aim", {}))
 
 
 def trust(known: Tensor, labels: Tensor) -> Tensor | None:
@@ -139,5 +151,5 @@ def can_ask(run: RunInfo) -> bool:
         train.inputs(torch.linspace(0, len(train) - 1, min(LOOKED_AT, len(train))).long())
     except ValueError:  # rows that are read in order only, or that cannot be stacked
         return False
-    enough = len(target) >= FEWEST and len(train) >= FEWEST_TRAINED
+    enough = len(target) >= FEWEST and len(train) >= FEWEST_OLD
     return enough and (run.features is not None or train.kind != UNKNOWN)

@@ -6,15 +6,19 @@ Cross-validation over the target: a proxy, fitted to old rows and to some of the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import torch
 
 from astkit import rng
-from astkit.aim.gains import gain
+from astkit.aim.differ import WeightsOf
+from astkit.aim.proxies import POINTS, RMSE, Proxy
+from astkit.aim.sides import Sides
 from astkit.datasets.dependence import Array, autocorrelation_time, block_length, block_numbers
 
 Fold = tuple[Array, Array]
@@ -32,12 +36,15 @@ class Decision:
 
     Attributes:
         old: whether old rows take part; ``times``: how often a target row counts, 0 for not at all.
-        weighted: whether old rows count by the ratio of the target's density to theirs.
+        weighted: whether old rows count by the ratio of the target's density to theirs, taken to a
+            ``power``. Source of the powers: Shimodaira, "Improving predictive inference under
+            covariate shift", 2000.
     """
 
     old: bool = True
     times: int = 0
     weighted: bool = False
+    power: float = 1.0
 
     @property
     def shaped(self) -> bool:
@@ -54,13 +61,10 @@ class Decision:
 
 OLD, BOTH, TARGET = Decision(), Decision(times=1), Decision(old=False, times=1)
 PLAIN = (OLD, BOTH, Decision(times=4), TARGET)
-WEIGHTED = (Decision(weighted=True), Decision(times=1, weighted=True))
-"""All decisions, the simplest first."""
-
-
-def folds_of(units: Array, forward: bool, seed: int) -> list[Fold]:
-    """Folds over whole ``units`` int ``[M]``, ``forward`` or in random order."""
-    return forward_folds(units) if forward else random_folds(units, seed)
+WEIGHTED, WEIGHTED_BOTH = Decision(weighted=True), Decision(times=1, weighted=True)
+FLAT = Decision(weighted=True, power=0.5)
+DECISIONS = {each.name: each for each in (*PLAIN, WEIGHTED, WEIGHTED_BOTH)}
+"""By name, the simplest first."""
 
 
 def random_folds(units: Array, seed: int) -> list[Fold]:
@@ -110,57 +114,50 @@ class Judgement:
         """Upper end of the 95 % interval."""
         return self.gain + Z * self.error
 
-    def line(self, unit: str, **more: Any) -> dict[str, Any]:
-        """A line of the tables of a `Forecast`."""
+    def line(self, **more: Any) -> dict[str, Any]:
+        """A line of the table of a `Forecast`."""
         ends = {name: round(getattr(self, name), 2) for name in ("gain", "low", "high")}
-        return {"decision": self.decision.name, **ends, "unit": unit, **more}
-
-
-Proxy = Callable[[Array, Array, Array, Array], Array]
-"""``(x, y, weights, others)``: predictions for ``others`` of a model fitted to weighted rows."""
-Ratio = Callable[[Array], Array]
-"""``(rows of the target)``: weights of the old rows, shaped by these alone, mean 1."""
+        return {"decision": self.decision.name, **ends, **more}
 
 
 @dataclass(frozen=True)
 class Judge:
-    """Judges decisions by a proxy.
+    """Judges decisions by a proxy that is fitted to old rows and a part of the target's.
+
+    It is judged on the rest of these.
 
     Attributes:
-        old, target: inputs and labels of each, ``([n, d], [n])``.
-        proxy: fits and predicts; ``losses``: ``(predictions, labels) -> [n]``.
-        ratio: see `Ratio`.
-        folds: of the target's rows.
-        units: int ``[M]``, of target rows that depend on each other.
-        unit: of gains, see `astkit.aim.gains.gain`.
-        forward: whether the target's rows are in order of time, and folds go forward.
-        rows_per_sample: old rows that each of ``old`` stands for.
+        sides: old rows and target; ``proxy``: see `astkit.aim.proxies`.
+        weights_of: weights of old rows; ``None`` where these are like the target's.
     """
 
-    old: tuple[Array, Array]
-    target: tuple[Array, Array]
+    sides: Sides
     proxy: Proxy
-    losses: Callable[[Array, Array], Array]
-    ratio: Ratio
-    folds: Sequence[Fold]
-    units: Array
-    unit: str
-    forward: bool = False
-    rows_per_sample: float = 1.0
+    weights_of: WeightsOf | None
 
-    def said(self, by: str) -> str:
+    @cached_property
+    def folds(self) -> list[Fold]:
+        """Of the target's rows; where these are in order they go forward."""
+        units = self.sides.judged.numpy()
+        return forward_folds(units) if self.sides.forward else random_folds(units, self.sides.seed)
+
+    @property
+    def said(self) -> str:
         """As "judged by boosted trees on later rows of the target"."""
-        return f"judged by {by} on {'later' if self.forward else 'other'} rows of the target"
+        others = "later" if self.sides.forward else "other"
+        return f"judged by {self.proxy.name} on {others} rows of the target"
 
     def judge(self, decisions: Sequence[Decision]) -> list[Judgement]:
         """Gains of all ``decisions``, of which the first has to be `OLD`."""
-        losses = {each: np.full(len(self.units), np.nan) for each in decisions}
+        losses = {each: np.full(len(self.sides.target), np.nan) for each in decisions}
         judged = np.concatenate([judge for _, judge in self.folds])
         for each in decisions:
             if not each.shaped:  # the same in all folds
                 losses[each][judged] = self._losses(each, None, judged[:0], judged)
         for fit, judge in self.folds:
-            ratio = self.ratio(fit) if any(each.weighted for each in decisions) else None
+            ratio = None
+            if self.weights_of is not None and any(each.weighted for each in decisions):
+                ratio = self.weights_of(torch.from_numpy(fit), self.sides.sample).numpy()
             for each in decisions:
                 if each.shaped:
                     losses[each][judge] = self._losses(each, ratio, fit, judge)
@@ -168,16 +165,14 @@ class Judge:
         return [Judgement(each, own, *self.gain(old, own)) for each, own in losses.items()]
 
     def _losses(self, decision: Decision, ratio: Array | None, fit: Array, judge: Array) -> Array:
-        parts: list[tuple[Array, Array, Array]] = []
+        sample = len(self.sides.sample)
+        weights = np.zeros(sample + len(self.sides.target))
         if decision.old:
-            own = np.ones(len(self.old[1])) if ratio is None or not decision.weighted else ratio
-            parts.append((*self.old, own * self.rows_per_sample))
-        if decision.times:
-            x, y = (part[fit] for part in self.target)
-            parts.append((x, y, np.full(len(fit), float(decision.times))))
-        x, y, weights = (np.concatenate(each) for each in zip(*parts, strict=True))
-        others, wanted = (part[judge] for part in self.target)
-        return self.losses(self.proxy(x, y, weights, others), wanted)
+            weights[:sample] = len(self.sides.old) / sample  # each stands for several
+        if decision.weighted and ratio is not None:
+            weights[:sample] *= ratio**decision.power
+        weights[sample + fit] = decision.times
+        return self.proxy.losses(weights, judge)
 
     def gain(
         self, old: Array, new: Array, folds: Sequence[int] | None = None
@@ -189,18 +184,46 @@ class Judge:
         """
         chosen = range(len(self.folds)) if folds is None else folds
         judged = [self.folds[fold][1] for fold in chosen]
-        rows = np.concatenate(judged)
-        own = self.units[rows]
-        if self.forward:  # blocks in which gains are alike
+        rows, units = np.concatenate(judged), self.sides.judged.numpy()
+        own = units[rows]
+        if self.sides.forward:  # blocks in which gains are alike
             rows = rows[np.argsort(own, kind="stable")]
             length = block_length(autocorrelation_time(old[rows] - new[rows]), len(rows))
             own = block_numbers(len(rows), length)
-        whole, error = gain(old[rows], new[rows], self.unit, own)
+        whole, error = gain(old[rows], new[rows], self.proxy.unit, own)
         if len(judged) > 2:
-            each = [gain(old[part], new[part], self.unit, self.units[part])[0] for part in judged]
-            of_next = 1.0 if self.forward else 0.0
+            each = [gain(old[part], new[part], self.proxy.unit, units[part])[0] for part in judged]
+            of_next = 1.0 if self.sides.forward else 0.0
             error = max(error, float(np.std(each, ddof=1) * (1 / len(each) + of_next) ** 0.5))
         return whole, error
+
+
+def gain(dense: Array, chosen: Array, unit: str, own: Array) -> tuple[float, float]:
+    """Gain in ``unit`` and its standard error, from losses of the same rows, float64 ``[n]`` each.
+
+    Of squared errors it is the reduction of their root mean in percent, with the error of the delta
+    method; else the mean difference. ``own``: int ``[n]``, units of rows; infinite error for one.
+    """
+    if unit != RMSE:
+        differences = dense - chosen
+        return float(differences.mean()), _error(differences, own)
+    if not dense.any():  # nothing is left to gain
+        return 0.0, 0.0
+    ratio = chosen.mean() / dense.mean()
+    spread = _error(chosen - ratio * dense, own) / dense.mean()
+    return float(100 * (1 - ratio**0.5)), float(100 * spread / (2 * max(ratio, 1e-12) ** 0.5))
+
+
+def _error(values: Array, own: Array) -> float:
+    """Standard error of the mean of ``values [n]``, which depend on each other within a unit.
+
+    Source: Liang and Zeger, "Longitudinal data analysis using generalized linear models", 1986.
+    """
+    count = len(np.unique(own))
+    if count < 2:
+        return np.inf
+    sums = np.bincount(own, values - values.mean())
+    return float(np.sqrt((sums**2).sum() * count / (count - 1)) / len(values))
 
 
 def choose(found: Sequence[Judgement], judge: Judge) -> tuple[Judgement, Judgement]:
@@ -210,7 +233,8 @@ def choose(found: Sequence[Judgement], judge: Judge) -> tuple[Judgement, Judgeme
     its interval lies below old. The gain that is quoted was chosen on other folds.
     """
     chosen = _simplest(found, [(each.gain, each.error) for each in found])
-    if chosen is found[0] or len(judge.folds) < 2:
+    alone = len(found) == 2  # then nothing was chosen among several
+    if chosen is found[0] or alone or len(judge.folds) < 2:
         return chosen, chosen
     halves = [range(0, len(judge.folds), 2), range(1, len(judge.folds), 2)]
     values = []
@@ -230,6 +254,8 @@ SAID = {
     "both": "train on both",
     "both x4": "train on both, target rows four times",
     "target": "train on the target's rows alone",
+    "weighted old": "train on the old rows, weighted by the target",
+    "weighted both": "train on both, old rows weighted by the target",
 }
 
 
@@ -238,23 +264,26 @@ def in_words(decision: Decision) -> str:
     return SAID.get(decision.name, f"train on {decision.name}")
 
 
-def answer(quoted: Judgement, unit: str, judged: str) -> str:
+def answer(quoted: Judgement, found: Sequence[Judgement], unit: str, judged: str) -> str:
     """What to train on, and by how much that is better, in one line.
 
-    ``unit``: see `astkit.aim.gains.gain`; ``judged``: see `Judge.said`.
+    ``unit``: see `gain`; ``judged``: see `Judge.said`.
     """
     said = f"forecast: {in_words(quoted.decision)}"
-    if quoted.decision == OLD:
+    digits = {POINTS: 1, RMSE: 0}.get(unit, 2)
+    short = unit.removesuffix(" of the RMSE")
+    if quoted.decision == OLD and found[-1].decision.times:
         return f"{said}: nothing else is better, {judged}"
-    digits = {"points": 1, "% of the RMSE": 0}.get(unit, 2)
+    if quoted.decision == OLD:
+        low, high = (f"{each:.{digits}f}" for each in (found[-1].low, found[-1].high))
+        return f"{said}: no gain of weights can be told [{low}, {high}] {short}, {judged}"
     ends = quoted.gain, quoted.low, quoted.high
     value, low, high = (f"{each:.{digits}f}" for each in ends)
     if quoted.low <= 0:
-        short = unit.removesuffix(" of the RMSE")
         return f"{said}, whose gain cannot be told yet [{low}, {high}] {short}, {judged}"
     better = {
-        "points": f"accuracy {value} points higher",
-        "% of the RMSE": f"RMSE {value} % lower",
+        POINTS: f"accuracy {value} points higher",
+        RMSE: f"RMSE {value} % lower",
     }.get(unit, f"{value} {unit} less")
     return f"{said}: {better} [{low}, {high}], {judged}"
 

@@ -7,7 +7,7 @@ shift; one that can names the columns that give it away.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -16,8 +16,9 @@ import numpy as np
 import torch
 
 from astkit import rng
-from astkit.aim.features import TEXTS, TOKENS, Rows
-from astkit.aim.ratio import auc
+from astkit.aim.differ import SEPARATING, auc, column_aucs
+from astkit.aim.forecast import as_tables, is_frame
+from astkit.aim.rows import TEXTS, TOKENS, Rows
 from astkit.datasets.dependence import Array
 from astkit.datasets.table import Table
 
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-SEPARATING = 0.98
-"""AUC from which on a column alone tells training rows from the target."""
 ROWS = 5_000
 """Rows of each kind that are compared, at most."""
 ALIKE = 0.55
@@ -37,7 +36,6 @@ WORDS, LISTED = 20_000, 100
 """Most frequent words of texts that are compared, and those that the table lists."""
 RUN, CUT = 3, 160
 """Tokens in a row that count as a word, at most; characters of a text that is shown."""
-TREE: dict[str, Any] = {"max_leaf_nodes": 32, "min_samples_leaf": 20, "random_state": 0}
 
 
 @dataclass(frozen=True)
@@ -54,12 +52,14 @@ class Explanation:
         separating: columns that alone tell nearly all rows apart, such as dates and counters.
         rows: training rows, those most like the target first: ``row``, ``likeness``, the share of
             the compared rows that are less like it, and of texts ``text``.
+        notes: what reading left out, as sentences.
     """
 
     auc: float
     table: pd.DataFrame
     separating: tuple[str, ...]
     rows: pd.DataFrame
+    notes: Sequence[str] = ()
 
     @property
     def sentence(self) -> str:
@@ -74,7 +74,8 @@ class Explanation:
         )
 
     def __repr__(self) -> str:
-        return f"{self.sentence}\n{self.table.to_string(index=False)}"
+        notes = (f"- {note}" for note in self.notes)
+        return "\n".join([self.sentence, *notes, self.table.to_string(index=False)])
 
     def plot(self, columns: int = 12) -> Figure:
         """The AUC of each of the most telling ``columns``."""
@@ -100,69 +101,32 @@ def explain(train: Any, target: Any, label: str | None = None, *, seed: int = 0)
     Raises ``ValueError`` for tables that cannot be read, and for data of other kinds.
     """
     import pandas as pd
-
-    if not isinstance(train, Table | str | os.PathLike) and not hasattr(train, "columns"):
-        return _explain_texts(Rows(train), Rows(target), seed)
-    old, new = as_tables(train, target, label)
-    rows, kinds = _some(len(old), len(new), seed)
-    found = []
-    views = []
-    for name in old.frame:
-        view = np.concatenate(
-            [column_view(part, str(name))[own] for part, own in zip((old, new), rows, strict=True)]
-        )
-        views.append(view)
-        found.append((str(name), _tell_apart(view, kinds, seed, boosted=False)[0]))
-    whole, place = _tell_apart(np.concatenate(views, 1), kinds, seed, boosted=True)
-    separating = tuple(
-        name
-        for name, value in found
-        if value > SEPARATING or old.columns[name].kind == "date" or _counts(old, new, name)
-    )
-    lines = [(name, round(value, 3), _new(old, new, name)) for name, value in found]
-    lines.sort(key=lambda line: -line[1])
-    table = pd.DataFrame(lines, columns=["column", "auc", "new"])
-    return Explanation(whole, table, separating, _by_likeness(rows[0], place))
-
-
-def as_tables(train: Any, target: Any, label: str | None) -> tuple[Table, Table]:
-    """Both as `Table` objects, the target read as the training rows."""
-    old = train if isinstance(train, Table) else Table(train, label)
-    new = target if isinstance(target, Table) else Table(target, like=old)
-    return old, new
-
-
-def column_view(table: Table, name: str) -> Array:
-    """Numbers for trees of a column of the frame, float ``[rows, parts]``."""
-    column = table.frame[name]
-    if column.dtype.kind == "f":
-        return column.to_numpy("float64")[:, None]
-    if column.dtype.kind == "M":
-        moments = column.to_numpy("datetime64[s]")
-        days = moments.astype("int64") / 86_400
-        return np.where(np.isnat(moments), np.nan, days)[:, None]
-    return table.words(name)
-
-
-def _tell_apart(view: Array, kinds: Array, seed: int, boosted: bool) -> tuple[float, Array]:
-    """How well trees tell two ``kinds`` of rows apart by ``view [n, d]``, see `_judge_halves`."""
     from sklearn.ensemble import HistGradientBoostingClassifier
-    from sklearn.tree import DecisionTreeClassifier
 
-    known = view if boosted else np.nan_to_num(view, nan=-1e30)
+    if not isinstance(train, Table | str | os.PathLike) and not is_frame(train):
+        return _explain_texts(Rows(train), Rows(target), seed)
+    old, new, notes = as_tables(train, target, label)
+    rows, kinds = _some(len(old), len(new), seed)
+    x = np.concatenate(
+        [part.matrix(scaled=False)[own] for part, own in ((old, rows[0]), (new, rows[1]))]
+    )
 
     def score(fitted: Array) -> Array:
-        if boosted:
-            model = HistGradientBoostingClassifier(
-                max_iter=40, max_bins=64, early_stopping=False, random_state=0
-            )
-        else:
-            model = DecisionTreeClassifier(**TREE, class_weight="balanced")
-        model.fit(known[fitted], kinds[fitted])
-        scores: Array = model.predict_proba(known[~fitted])[:, 1]
+        model = HistGradientBoostingClassifier(
+            max_iter=40, max_bins=64, early_stopping=False, random_state=0
+        )
+        scores: Array = model.fit(x[fitted], kinds[fitted]).predict_proba(x[~fitted])[:, 1]
         return scores
 
-    return _judge_halves(kinds, seed, score)
+    whole, place = _judge_halves(kinds, seed, score)
+    alone = column_aucs(old, new, seed)
+    separating = tuple(
+        name for name in alone if alone[name] > SEPARATING or old.columns[name].kind == "date"
+    )
+    lines = [(name, round(alone[name], 3), _new(old, new, name)) for name in alone]
+    lines.sort(key=lambda line: -line[1])
+    table = pd.DataFrame(lines, columns=["column", "auc", "new"])
+    return Explanation(whole, table, separating, _by_likeness(rows[0], place), notes)
 
 
 def _judge_halves(kinds: Array, seed: int, score: Callable[[Array], Array]) -> tuple[float, Array]:
@@ -247,16 +211,6 @@ def _some(old: int, new: int, seed: int) -> tuple[list[Array], Array]:
     """Rows of each part that are compared, and whether each is of the target."""
     rows = [rng.permutation(n, seed, "explain rows").numpy()[:ROWS] for n in (old, new)]
     return rows, np.repeat([False, True], [len(each) for each in rows])
-
-
-def _counts(old: Table, new: Table, name: str) -> bool:
-    """Whether a column is a counter: distinct whole numbers in order, that go on in the target."""
-    values = [part.frame[name] for part in (old, new)]
-    if any(each.dtype.kind != "f" or each.isna().any() for each in values):
-        return False
-    first, then = (each.to_numpy() for each in values)
-    rising = bool((np.diff(first) >= 0).all() and (np.diff(then) >= 0).all())
-    return rising and len(then) > 0 and first[-1] <= then[0] and first[0] < first[-1]
 
 
 def _new(old: Table, new: Table, name: str) -> str:

@@ -1,51 +1,59 @@
 """`forecast`: which data to train on, judged before any training by cross-validation.
 
-The proxies are boosted trees and a linear model, fitted in seconds; what they cost is stated in
-seconds.
+The proxies are fitted in seconds; what trees cost is stated in seconds, other models in FLOPs.
 """
 
 from __future__ import annotations
 
+import math
+import os
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
+from weakref import WeakKeyDictionary
 
-import numpy as np
+import torch
+from torch import Tensor
 
-from astkit import rng
 from astkit.aim.decisions import (
     BOTH,
+    DECISIONS,
+    FLAT,
     FORWARD_PARTS,
     OLD,
     PLAIN,
     WEIGHTED,
+    WEIGHTED_BOTH,
     Decision,
     Judge,
     Judgement,
-    Proxy,
     answer,
     both_or_old,
     choose,
-    folds_of,
     in_words,
 )
-from astkit.aim.explain import as_tables, explain
-from astkit.aim.proxies import linear, ratio_by_trees, squared, trees, wrong
-from astkit.datasets.dependence import Array, autocorrelation_time, block_length, block_numbers
-from astkit.datasets.facts import row_groups
+from astkit.aim.differ import WeightsOf, find_shift
+from astkit.aim.proxies import Linear, Trees, proxy_of
+from astkit.aim.rows import TABLE, TEXTS, TOKENS, FeaturesOf
+from astkit.aim.sides import Sides, sides_of
+from astkit.datasets.joined import divide_joined
+from astkit.datasets.loader import old_rows
 from astkit.datasets.table import Table
+from astkit.progress import warn
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-FITTED = 8_000
-"""Old rows that proxies are fitted to, at most; each then stands for several."""
-MIN_ROWS = 30
-"""Independent target rows below which nothing is foretold."""
+FEWEST, FEWEST_OLD = 30, 12
+"""Independent target rows, and old rows, below which nothing is foretold."""
+FITS = 24
+"""Estimators that are fitted for a forecast, each about as costly as that of the test."""
+ITERATIONS = 20  # of a logistic regression, at least
+READ = 64  # rows that are read to see how many words they have
 
 
 @dataclass(frozen=True)
@@ -53,26 +61,34 @@ class Forecast:
     """Which data to train on, and what that is expected to gain over training on the old rows.
 
     Attributes:
-        decision: the one to take, see `Decision`; with a ``doubt`` both, or the old rows where both
-            are known to lose.
+        decision: the one to take, see `Decision`.
         sentence: the answer in one line.
-        table: a row for each decision: ``decision``, ``gain`` over "old", its 95 % interval from
-            ``low`` to ``high``, ``unit``, ``proxy`` and whether this has it ``chosen``. The gain of
-            the chosen decision in the sentence was chosen on other folds than it is quoted from.
-        separating: columns that are left out of weights, see `explain`.
-        in_order: whether folds go forward in time; ``seconds``: how long it took.
-        doubt: whether a linear model says the opposite of the trees.
-        reason: why nothing could be judged; else empty.
+        weights: how often each of N old rows, or of N old and M target rows, is drawn: float64
+            with mean 1. ``None``: each old row once.
+        lines: a mapping for each decision that was judged: its name, ``gain`` over "old", the 95 %
+            interval from ``low`` to ``high``, ``unit``, ``proxy``, and whether this has it
+            ``chosen``. The gain in the sentence was chosen on other folds than it is quoted from.
+        notes: what reading left out, as sentences.
+        flops: of features and estimators; trees are timed. ``seconds``: how long it took.
+        in_order: whether folds go forward in time.
     """
 
     decision: Decision
     sentence: str
-    table: pd.DataFrame
-    separating: tuple[str, ...]
-    in_order: bool
-    seconds: float
-    doubt: bool = False
-    reason: str = ""
+    weights: Tensor | None = field(default=None, repr=False, compare=False)
+    lines: Sequence[Mapping[str, Any]] = ()
+    notes: Sequence[str] = ()
+    flops: float = 0.0
+    seconds: float = 0.0
+    in_order: bool = False
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """The ``lines``."""
+        import pandas as pd
+
+        columns = ["decision", "gain", "low", "high", "unit", "proxy", "chosen"]
+        return pd.DataFrame(list(self.lines), columns=columns)
 
     def plot(self) -> Figure:
         """The expected gain of each decision."""
@@ -80,8 +96,18 @@ class Forecast:
         made: Figure = plots.decisions(self.table)
         return made
 
+    def to_json(self) -> dict[str, Any]:
+        """Everything but the weights."""
+        return {**asdict(replace(self, weights=None)), "decision": self.decision.name}
+
+    @classmethod
+    def from_json(cls, contents: Mapping[str, Any]) -> Self:
+        """What `to_json` returned."""
+        return cls(**{**contents, "decision": DECISIONS[contents["decision"]]})
+
     def __repr__(self) -> str:
-        return f"{self.sentence}\n{self.table.to_string(index=False)}"
+        table = [self.table.to_string(index=False)] if self.lines else []
+        return "\n".join([self.sentence, *(f"- {note}" for note in self.notes), *table])
 
 
 def forecast(
@@ -89,9 +115,11 @@ def forecast(
     target: Any,
     label: str | None = None,
     *,
+    train_on_target: bool = True,
     in_order: bool | None = None,
     date: str | None = None,
-    decisions: Sequence[Decision] | None = None,
+    features: FeaturesOf | None = None,
+    classes: bool | None = None,
     seed: int = 0,
 ) -> Forecast:
     """Foretell what training on old rows, target rows, or both in which share would gain.
@@ -105,154 +133,284 @@ def forecast(
     rows have an order, they are judged on later rows than they were fitted to.
 
     Args:
-        train, target: old rows, and rows like those that count: files, DataFrames, or `Table`
-            objects of which the second is like the first.
-        label: the column to be predicted; not for `Table` objects.
+        train, target: old rows, and rows like those that count: files, DataFrames, `Table` objects
+            of which the second is like the first, data sets, or lists of strings.
+        label: the column to be predicted, of files and DataFrames.
+        train_on_target: whether target rows may be trained on; else they only weigh old rows.
         in_order: whether rows of the target are in order of time; ``None``: as a target that is a
             `Table` says, else if neighbouring rows are found to depend on each other.
         date: the column of dates or numbers that orders them; rows of one value stay together.
             ``None``: that of a target that is a `Table`, unless ``in_order`` is False.
-        decisions: those that are judged, `OLD` first; by default all that the data allow.
+        features: computes features ``[n, d]`` of the inputs of n rows, for data other than images,
+            texts and tables.
+        classes: whether whole-number targets name classes, not counts or ages; by default it is
+            guessed, see `class_labels`.
 
-    Raises ``ValueError`` for tables that cannot be read, a target without labels, and a date of
-    rows that are in no order.
+    Raises ``ValueError`` for data that cannot be read, a target without labels, and a date of rows
+    that are in no order.
     """
-    import pandas as pd
-
     if date is not None and in_order is False:
         raise ValueError(f"date is {date!r} and in_order is False: leave the date out, or in_order")
     start = time.perf_counter()
-    old, new = as_tables(train, target, label)
-    if not new.labelled:
-        raise ValueError(
-            f"the target has no {new.label.name!r}, so no gain can be foretold: give rows"
-            " with labels, or see astkit.explain for what differs"
-        )
-    if date is None:
-        in_order = new.in_order if in_order is None else in_order
-        date = None if in_order is False else new.date
-    units, worth, in_order, note = _units(new, date, in_order)
-    if date is not None and (dates := units.max() + 1) < FORWARD_PARTS:
-        few = f"the target has {dates} different values of {date!r}"
-        return _unknown(f"{few}, and {FORWARD_PARTS} are needed to judge later rows by", start)
-    if worth < MIN_ROWS:
-        few = f"the target's rows are worth about {worth} independent ones, fewer than {MIN_ROWS}"
-        return _unknown(few, start)
-    separating = explain(old, new, seed=seed).separating
-    judge_by = partial(judge_of, old, new, units, in_order, separating, seed)
-    judge, by = judge_by(trees), "boosted trees"
-    found = judge.judge(decisions or (*PLAIN, *WEIGHTED))
-    chosen, quoted = choose(found, judge)
-    decision, sentence = chosen.decision, answer(quoted, judge.unit, judge.said(by))
-    doubt = _doubt(chosen, judge_by)
-    if doubt:
-        decision = both_or_old(found).decision
-        trees_say = f"trees say {in_words(chosen.decision)}, {judge.said(by)}"
-        sentence = f"forecast: cannot tell, it depends on the model: {trees_say}"
-    seconds = time.perf_counter() - start
-    return Forecast(
-        decision,
-        f"{sentence}{note}; {seconds:.0f} s",
-        pd.DataFrame([each.line(judge.unit, proxy=by, chosen=each is chosen) for each in found]),
-        separating,
-        in_order,
-        seconds,
-        doubt,
-    )
+    notes: list[str] = []
+    if label is not None or isinstance(train, Table | str | os.PathLike) or is_frame(train):
+        train, target, notes = as_tables(train, target, label)
+        if not target.labelled:
+            raise ValueError(
+                f"the target has no {target.label.name!r}, so no gain can be foretold: give rows"
+                " with labels, or see astkit.explain for what differs"
+            )
+        if date is None:
+            in_order = target.in_order if in_order is None else in_order
+            date = None if in_order is False else target.date
+    elif date is not None:
+        raise ValueError(f"date is {date!r}, and the data have no columns: give in_order=True")
+    sides = sides_of(train, target, features, classes, seed)
+    found = foretell(sides, train_on_target, in_order=in_order, date=date)
+    sentence, seconds = found.sentence, time.perf_counter() - start
+    if any("left out" in note for note in notes):
+        sentence += "; reading left out rows or columns, see notes"
+    return replace(found, sentence=sentence, notes=notes, seconds=seconds)
 
 
-def arrays(table: Table, scaled: bool = False) -> tuple[Array, Array]:
-    """Inputs ``[n, d]``, for trees unless ``scaled``, and labels ``[n]``."""
-    labels = table.values.numpy()
-    kind = np.int64 if table.task == "classes" else np.float64
-    return table.matrix(scaled), labels.astype(kind)
+def is_frame(data: Any) -> bool:
+    """Whether ``data`` are a DataFrame."""
+    return hasattr(data, "columns") and hasattr(data, "iloc")
 
 
-def _moments(table: Table, date: str) -> Array:
-    """The place in time of each row by its ``date``, int ``[rows]``; rows of a day have one."""
-    if date not in table.frame:
-        raise ValueError(f"date is {date!r}, which is no column of the target: give one that is")
-    moments = table.frame[date].to_numpy()
-    if moments.dtype.kind not in "fiM":
-        raise ValueError(f"date is {date!r}, a column of words: give one of dates or numbers")
-    if moments.dtype.kind == "M":
-        moments = moments.astype("datetime64[D]")
-    return np.unique(moments, return_inverse=True)[1]
+def as_tables(old: Any, new: Any, label: str | None) -> tuple[Table, Table, list[str]]:
+    """Both as `Table` objects, the target read as the old rows, and what reading left out."""
+    table = old if isinstance(old, Table) else Table(old, label)
+    target = new if isinstance(new, Table) else Table(new, like=table)
+    return table, target, [*table.notes, *(f"target: {note}" for note in target.notes)]
 
 
-def _units(table: Table, date: str | None, in_order: bool | None) -> tuple[Array, int, bool, str]:
-    """Units of dependent rows, int ``[rows]``; how many independent ones they are worth.
+def foretell(
+    sides: Sides,
+    train_on_target: bool,
+    most: float = math.inf,
+    *,
+    unseen: Tensor | None = None,
+    in_order: bool | None = None,
+    date: str | None = None,
+) -> Forecast:
+    """The forecast for two sides; for ``unseen`` see `input_test`.
 
-    Also whether folds go forward, and a note about that.
+    Raises `TooCostlyError` where it would take more FLOPs than ``most``.
     """
-    labels = table.values.double().numpy()
-    if date is not None:
-        units = _moments(table, date)
-        in_time = labels[np.argsort(units, kind="stable")]
-        return units, int(len(labels) / autocorrelation_time(in_time)), True, ""
-    groups = row_groups(table)
-    if groups is not None:
-        units = groups.numpy()
-        return units, int(units.max()) + 1, bool(in_order), ""
-    if in_order is False:
-        return np.arange(len(table)), len(table), False, ""
-    span = autocorrelation_time(labels)
-    length = block_length(span, len(labels))
-    found = in_order is None and length > 1
-    note = ", since neighbouring rows depend on each other" if found else ""
-    units, worth = block_numbers(len(labels), length), int(len(labels) / span)
-    return units, worth, found or bool(in_order), note
+    start = time.perf_counter()
+    with _few_threads(sides):
+        try:
+            found = _foretell(sides, train_on_target, most, unseen, in_order, date)
+        except _CannotTellError as reason:
+            found = cannot_tell(sides, train_on_target, str(reason))
+    seconds = time.perf_counter() - start
+    sentence = "; ".join([found.sentence, *sides.notes, f"{seconds:.0f} s"])
+    flops, in_order = sides.total_flops(), getattr(sides, "forward", False)
+    return replace(found, sentence=sentence, flops=flops, seconds=seconds, in_order=bool(in_order))
 
 
-def compared_inputs(names: Sequence[str], separating: Sequence[str]) -> Array:
-    """Which inputs, such as "day hour", are of none of the columns ``separating``, bool ``[d]``."""
-    left_out = tuple(f"{each} " for each in separating)
-    return np.array([not f"{name} ".startswith(left_out) for name in names], bool)
+class TooCostlyError(Exception):
+    """A forecast would take more than it may."""
+
+    def __init__(self, flops: float) -> None:
+        super().__init__(
+            f"it would take {flops:.1g} FLOPs, too large a share of the run (give a larger budget,"
+            " or weigh rows once by aim.weights)"
+        )
 
 
-def judge_of(
-    old: Table,
-    new: Table,
-    units: Array,
-    in_order: bool,
-    separating: tuple[str, ...],
-    seed: int,
-    proxy: Proxy = trees,
-) -> Judge:
-    """What judges decisions about ``old`` and the target ``new`` by a proxy."""
-    scaled = proxy is linear
-    x, y = arrays(old, scaled)
-    rows = np.sort(rng.permutation(len(y), seed, "forecast").numpy()[:FITTED])
-    sample, target = (x[rows], y[rows]), arrays(new, scaled)
-    classes = old.task == "classes"
-    return Judge(
-        sample,
-        target,
-        proxy,
-        wrong if classes else squared,
-        ratio_by_trees(sample, target, compared_inputs(old.names, separating), seed),
-        folds_of(units, in_order, seed),
-        units,
-        "points" if classes else "% of the RMSE",
-        in_order,
-        len(y) / len(rows),
-    )
+class _CannotTellError(Exception):
+    """Why nothing can be judged."""
 
 
-def _doubt(chosen: Judgement, judge_by: Callable[[Proxy], Judge]) -> bool:
+def cannot_tell(sides: Sides, train_on_target: bool, reason: str) -> Forecast:
+    """The answer where nothing can be judged: both, or the old rows."""
+    decision = BOTH if train_on_target else OLD
+    sentence = f"forecast: cannot tell, {reason}: {in_words(decision)}"
+    return carried_out(sides, decision, sentence)
+
+
+def _foretell(
+    sides: Sides,
+    train_on_target: bool,
+    most: float,
+    unseen: Tensor | None,
+    in_order: bool | None,
+    date: str | None,
+) -> Forecast:
+    if len(sides.old) < FEWEST_OLD:
+        raise _CannotTellError(f"there are {len(sides.old)} old rows, fewer than {FEWEST_OLD}")
+    if FITS * least_fit(sides) > most:
+        raise TooCostlyError(FITS * least_fit(sides))
+    sides.find_units(in_order, date)
+    dates = 1 + int(sides.judged.max())
+    if date is not None and dates < FORWARD_PARTS:
+        raise _CannotTellError(
+            f"the target has {dates} different values of {date!r}, and {FORWARD_PARTS} are needed"
+            " to judge later rows by"
+        )
+    if sides.worth < FEWEST:
+        raise _CannotTellError(
+            f"the target's rows are worth about {sides.worth:.0f} independent ones, fewer than"
+            f" {FEWEST}"
+        )
+    weights_of, test = find_shift(sides, unseen)
+    tested = sides.sampled if unseen is None else len(unseen)
+    if (cost := FITS * sides.flops * sides.sampled / tested) > most:
+        raise TooCostlyError(cost)
+    if weights_of is None and not train_on_target:
+        alike = f"they are like the target (AUC {test.auc:.2f})"
+        if math.isnan(test.auc):
+            alike = (
+                "random transforms change the rows of either side: let both data sets have an"
+                " attribute transform, or apply them in the collate_fn of a DataLoader"
+            )
+        return Forecast(OLD, f"forecast: train on the old rows: {alike}")
+    proxy = proxy_of(sides)
+    if proxy is None and not train_on_target and not sides.has_targets:
+        return carried_out(
+            sides,
+            WEIGHTED,
+            "forecast: no gain can be foretold, since rows have no targets: weights assume that"
+            " these follow inputs as before",
+            weights_of,
+        )
+    if proxy is None:
+        raise _CannotTellError(
+            "no proxy knows such targets (give one class a row, as labels of the data, or few"
+            " numbers)"
+        )
+    judge = Judge(sides, proxy, weights_of)
+    if not judge.folds:
+        raise _CannotTellError("too few rows of the target do not depend on each other")
+    weighted = [] if weights_of is None else [WEIGHTED, WEIGHTED_BOTH]
+    found = judge.judge([*PLAIN, *weighted] if train_on_target else [OLD, WEIGHTED, FLAT])
+    if not train_on_target:
+        less, error = judge.gain(found[1].losses, found[2].losses)
+        found = [found[0], found[2] if less > error else found[1]]
+    chosen, quoted = choose(found, judge)
+    decision, sentence = chosen.decision, answer(quoted, found, proxy.unit, judge.said)
+    if isinstance(proxy, Trees) and _doubted(chosen, judge, proxy):
+        decision = both_or_old(found).decision
+        trees_say = f"trees say {in_words(chosen.decision)}, {judge.said}"
+        rows = in_words(decision)
+        sentence = f"forecast: cannot tell, it depends on the model: {trees_say}: {rows}"
+    lines = [
+        each.line(unit=proxy.unit, proxy=proxy.name, chosen=each.decision == chosen.decision)
+        for each in found
+    ]
+    return replace(carried_out(sides, decision, sentence, weights_of), lines=lines)
+
+
+def _doubted(chosen: Judgement, judge: Judge, trees: Trees) -> bool:
     """Whether a linear model says the opposite of what trees say of the chosen decision."""
     if chosen.decision == OLD or not (chosen.low > 0 or chosen.high < 0):
         return False
-    other = judge_by(linear).judge([OLD, chosen.decision])[1]
+    linear = replace(judge, proxy=Linear(judge.sides, trees.x, trees.y))
+    other = linear.judge([OLD, chosen.decision])[1]
     return (chosen.low > 0 and other.high < 0) or (chosen.high < 0 and other.low > 0)
 
 
-def _unknown(reason: str, start: float) -> Forecast:
-    """The answer where nothing can be judged: train on both."""
-    import pandas as pd
+def carried_out(
+    sides: Sides, decision: Decision, sentence: str, weights_of: WeightsOf | None = None
+) -> Forecast:
+    """A decision with how often rows are drawn by it."""
+    old, new = len(sides.old), len(sides.target)
+    if decision == OLD:
+        return Forecast(decision, sentence)
+    weights = torch.full((old,), float(decision.old), dtype=torch.float64)
+    if decision.weighted and weights_of is not None:
+        weights = weights_of(sides.everything, torch.arange(old)) ** decision.power
+        weights /= weights.mean()
+        if not decision.times and bool(weights.min() == weights.max()):
+            return Forecast(OLD, "forecast: train on the old rows: none of them is like the target")
+    if decision.times:
+        of_target = torch.full((new,), float(decision.times), dtype=torch.float64)
+        weights = torch.cat([weights, of_target])
+    return Forecast(decision, sentence, weights / weights.mean())
 
-    columns = ["decision", "gain", "low", "high", "unit", "proxy", "chosen"]
-    sentence = f"forecast: cannot tell, {reason}: train on both"
-    seconds = time.perf_counter() - start
-    table = pd.DataFrame(columns=columns)
-    return Forecast(BOTH, sentence, table, (), False, seconds, reason=reason)
+
+def _few_threads(sides: Sides) -> Any:
+    """One thread for rows of which several gain nothing: beside other work they would wait."""
+    import sklearn.ensemble  # noqa: F401  # only what is loaded is limited
+    from threadpoolctl import threadpool_limits
+
+    few = sides.old.kind in (TABLE, TEXTS, TOKENS)
+    return threadpool_limits(1) if few else nullcontext()
+
+
+def least_fit(sides: Sides) -> float:
+    """FLOPs that fitting an estimator to the sample takes at least, before it is fitted.
+
+    0 for tables, whose trees are timed, and for the features of a model, of which it is not known.
+    """
+    old = sides.old
+    if old.of_model or old.kind == TABLE:
+        return 0.0
+    x = old.features(torch.arange(min(READ, len(old))))
+    if old.kind in (TEXTS, TOKENS):
+        return float(4 * ITERATIONS * x.nnz * sides.sampled / x.shape[0])
+    return 2.0 * sides.sampled * x.shape[1] ** 2
+
+
+_known: WeakKeyDictionary[Any, WeakKeyDictionary[Any, dict[Any, Forecast]]] = WeakKeyDictionary()
+"""Of two data sets: all runs of a comparison carry out the same forecast, which is told first."""
+
+
+def forecast_of(
+    data: Any,
+    target: Any = None,
+    features: FeaturesOf | None = None,
+    classes: bool | None = None,
+    most: float = math.inf,
+) -> Forecast:
+    """The forecast for data sets, made once; see `forecast`.
+
+    ``target``: rows that weigh those of ``data``; ``None`` for `joined` data, whose target may be
+    trained on. ``most``: FLOPs that it may take, else it is told that these are not spent.
+    """
+    whole = data if target is None else target
+    try:
+        known = _known.setdefault(data, WeakKeyDictionary()).setdefault(whole, {})
+    except TypeError:  # of lists there are no weak references
+        known = {}
+    found = known.get((features, classes))
+    if found is None or found.flops > most:
+        old, new = divide_joined(data) if target is None else (data, target)
+        order: Mapping[str, Any] = {}
+        if isinstance(new, Table):
+            order = {
+                "in_order": new.in_order,
+                "date": None if new.in_order is False else new.date,
+            }
+        sides = sides_of(old, new, features, classes)
+        try:
+            found = foretell(sides, target is None, most, **order)
+        except TooCostlyError as reason:  # another run may afford it
+            found = cannot_tell(sides, target is None, str(reason))
+            warn(found.sentence)
+            return found
+        known[features, classes] = found
+    return found
+
+
+def weights(
+    train: Any,
+    target: Any = None,
+    *,
+    features: FeaturesOf | None = None,
+    classes: bool | None = None,
+) -> Tensor:
+    """How often each training row should be drawn: float64 ``[N]``, mean 1.
+
+    All 1 where the target does not differ, or where choosing by it is not expected to gain; see
+    `forecast` for the arguments. Of data of `joined` alone, without ``target``: of old and target
+    rows, ``[N + M]``, as the policy draws them. Nothing is trained but estimators of rows or
+    features.
+    """
+    found = forecast_of(train, target, features, classes)
+    if found.weights is not None:
+        return found.weights
+    only_old = (torch.arange(len(train)) < old_rows(train)).double()
+    return only_old / only_old.mean()

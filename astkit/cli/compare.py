@@ -32,32 +32,29 @@ def add_compare(commands: Any) -> None:
     """Add the command and its options."""
     text = "compare policies with dense and random training at equal FLOPs"
     command = add_command(commands, "compare", run_compare, text, EXAMPLES)
-    task = command.add_mutually_exclusive_group()
-    names = ", ".join(REGISTRIES["task"])
-    task.add_argument("--dataset", default="digits", help=f"{names} (digits)")
-    task.add_argument(
-        "--images", type=Path, metavar="FOLDER", help="with <class>/ or train/<class>/"
-    )
-    task.add_argument("--csv", type=Path, metavar="FILE", help="CSV or parquet; needs --label")
-    group = command.add_argument_group("how --csv is read")
-    group.add_argument("--label", metavar="COLUMN", help="column to be predicted")
+    add, task = command.add_argument, command.add_mutually_exclusive_group().add_argument
+    task("--dataset", default="digits", help=f"{', '.join(REGISTRIES['task'])} (digits)")
+    task("--images", type=Path, metavar="FOLDER", help="with <class>/ or train/<class>/")
+    task("--csv", type=Path, metavar="FILE", help="CSV or parquet; needs --label")
+    read = command.add_argument_group("how --csv is read").add_argument
+    read("--label", metavar="COLUMN", help="column to be predicted")
     counts = "table of rows like those that count, which may be trained on"
-    group.add_argument("--target", type=Path, metavar="FILE", help=counts)
-    group.add_argument("--test", type=Path, metavar="FILE", help="table of the test rows")
-    task_help = "by default up to 20 different whole numbers, and words, are classes"
-    group.add_argument("--task", choices=["regression", "classes"], help=task_help)
-    group.add_argument("--drop", nargs="+", default=[], metavar="COLUMN", help="left out")
-    group.add_argument("--date", metavar="COLUMN", help="validate and test on the last days")
-    group.add_argument("--in-order", action="store_true", help="validate and test on the last rows")
-    group.add_argument("--groups", metavar="COLUMN", help="names rows that depend on each other")
-    command.add_argument("--size", type=int, default=32, help="pixels a side of --images (32)")
+    read("--target", type=Path, metavar="FILE", help=counts)
+    read("--test", type=Path, metavar="FILE", help="table of the test rows")
+    kind = "by default up to 20 different whole numbers, and words, are classes"
+    read("--task", choices=["regression", "classes"], help=kind)
+    read("--drop", nargs="+", default=[], metavar="COLUMN", help="left out")
+    read("--date", metavar="COLUMN", help="validate and test on the last days")
+    read("--in-order", action="store_true", help="validate and test on the last rows")
+    read("--groups", metavar="COLUMN", help="names rows that depend on each other")
+    add("--size", type=int, default=32, help="pixels a side of --images (32)")
     form, known = "NAME[:ARGUMENT=VALUE,...]", ", ".join(sorted(REGISTRIES["policy"]))
     choice = f"of {known}, or FILE.py:CLASS; default: {' '.join(POLICIES)}"
-    command.add_argument("--policies", nargs="+", default=POLICIES, metavar=form, help=choice)
-    command.add_argument("--epochs", type=float, help="of dense training (5, or the task's)")
-    command.add_argument("--seeds", type=int, default=5, help="number of seeds (5)")
-    command.add_argument("--json", action="store_true", help="print the report as JSON")
-    command.add_argument("-o", "--out", type=Path, help="folder for results and a page")
+    add("--policies", nargs="+", default=POLICIES, metavar=form, help=choice)
+    add("--epochs", type=float, help="of dense training (5, or the task's)")
+    add("--seeds", type=int, default=5, help="number of seeds (5)")
+    add("--json", action="store_true", help="print the report as JSON")
+    add("-o", "--out", type=Path, help="folder for results and a page")
 
 
 def run_compare(options: argparse.Namespace) -> None:

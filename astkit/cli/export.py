@@ -30,7 +30,7 @@ def add_export(commands: Any) -> None:
     text = "write a notebook and the package as one file that runs on Kaggle"
     command = add_command(commands, "export", export, text, EXPORT)
     command.add_argument("notebook", type=Path, nargs="?", metavar="NOTEBOOK", help=".ipynb file")
-    add_parameters(command, "name=value", "a parameter; may be repeated")
+    add_parameters(command, "a parameter; may be repeated")
     command.add_argument("-o", "--out", type=Path, required=True, help="folder of the file")
 
 

@@ -44,7 +44,7 @@ def add_runs(commands: Any) -> None:
     command = add_command(commands, "run", run_notebooks, text, RUN)
     command.add_argument("notebook", type=Path, metavar="NOTEBOOK", help="path of an .ipynb file")
     meaning = "a parameter, or several values of it; words need no quotes; may be repeated"
-    add_parameters(command, "name=value", meaning)
+    add_parameters(command, meaning)
     command.add_argument("--runs", type=Path, default=Path("runs"), help="their parent (runs)")
     command.add_argument("--again", action="store_true", help="delete earlier runs first")
     command = add_command(commands, "report", report, "a table of runs", REPORT)
@@ -52,11 +52,10 @@ def add_runs(commands: Any) -> None:
     command.add_argument("--metric", help="numeric column (default: test_accuracy)")
 
 
-def add_parameters(command: argparse.ArgumentParser, form: str, meaning: str) -> None:
+def add_parameters(command: argparse.ArgumentParser, meaning: str) -> None:
     """Add the parameters of a notebook."""
-    command.add_argument(
-        "-p", dest="parameters", action="append", default=[], metavar=form, help=meaning
-    )
+    kind: Any = {"dest": "parameters", "action": "append", "default": [], "metavar": "name=value"}
+    command.add_argument("-p", **kind, help=meaning)
 
 
 def run_notebooks(options: argparse.Namespace) -> int:
@@ -106,5 +105,4 @@ def report(options: argparse.Namespace) -> None:
     if len(others):
         say(others.to_string(index=False, na_rep=""))
     say()
-    table = tables.summary_table(runs, options.metric)
-    say(table.to_string(float_format="{:.4g}".format))
+    say(tables.summary_table(runs, options.metric).to_string(float_format="{:.4g}".format))

@@ -151,8 +151,7 @@ def find_rates(
     for label, method in own.items():
         if label not in baseline.rates and (label, first) not in trained:
             bar.begin("baseline run")
-            factor = _best(_try_rates(plan, method, bar))
-            baseline.rates[label] = task.config.peak_lr * factor
+            baseline.rates[label] = task.config.peak_lr * _best(_try_rates(plan, method, bar))
     return baseline
 
 

@@ -20,6 +20,7 @@ import torch
 from filelock import FileLock, Timeout
 from torch import nn
 
+from astkit.aim.auto import Auto
 from astkit.aim.policy import Aim
 from astkit.checks import ABOVE_0, check_number, check_types
 from astkit.comparison.plan import (
@@ -342,7 +343,7 @@ def _check_groups(task: Task, methods: Mapping[str, Method]) -> None:
     """Raise ``ValueError`` for groups of rows that cannot be used; see `row_groups`."""
     for part in ("train", "validation"):
         row_groups(getattr(task, part), f"{part} data")
-    if any(isinstance(as_policy(method.policy), Aim) for method in methods.values()):
+    if any(isinstance(as_policy(method.policy), Aim | Auto) for method in methods.values()):
         paired_groups(task.train, task.validation)
     grouped = row_groups(task.test, "test data") is not None
     if grouped and not isinstance(task.source("test"), Loader):

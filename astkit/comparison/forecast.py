@@ -6,51 +6,37 @@ The only place of a comparison that asks `astkit.aim`.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any
 
+from astkit.aim.auto import Auto
 from astkit.aim.decisions import OLD
-from astkit.aim.gains import ExpectedGain
-from astkit.aim.policy import MOST, Aim, expected_gain, plan_of
+from astkit.aim.forecast import Forecast, forecast_of
+from astkit.aim.policy import MOST, Aim
 from astkit.comparison.plan import Plan
 from astkit.comparison.progress import RunsBar
 from astkit.progress import announce
 from astkit.trainers import Trainer
 
 
-@dataclass(frozen=True)
-class Foretold:
-    """What is stored of a forecast, and the policies that choose rows by it: none if none gains."""
-
-    gain: ExpectedGain | None = None  # by validation data
-    decision: dict[str, Any] | None = None  # with rows of a target
-    followers: tuple[str, ...] = ()
-
-
-def foretell(plan: Plan, bar: RunsBar) -> Foretold:
-    """The forecast for the policies that choose by one; its sentence is printed."""
-    choosers = {label: each for label, each in plan.new_policies().items() if isinstance(each, Aim)}
+def tell_forecast(plan: Plan, bar: RunsBar) -> tuple[Forecast | None, tuple[str, ...]]:
+    """The forecast for the policies that choose by one, and which follow it; it is printed."""
+    policies = plan.new_policies()
+    choosers = {label: each for label, each in policies.items() if isinstance(each, Aim | Auto)}
     if not choosers:
-        return Foretold()
+        return None, ()
     bar.begin("forecast")
-    features = getattr(next(iter(choosers.values())), "features", None)
-    trainer, followers = plan.trainer(), tuple(choosers)
-    classes = trainer.find_targets().classes
+    features = next((each.features for each in choosers.values() if isinstance(each, Aim)), None)
+    trainer = plan.trainer()
+    classes, most = trainer.find_targets().classes, MOST * dense_flops(trainer)
+    data, target = plan.task.train, plan.task.validation
     if plan.target_controls:
-        allowed = MOST * dense_flops(trainer)
-        chosen = plan_of(getattr(trainer.train_data, "data", None), features, classes, allowed)
-        name, table = chosen.decision.name, list(chosen.table)
-        announce(chosen.sentence)
-        decision = {"sentence": chosen.sentence, "table": table, "chosen": name}
-        return Foretold(decision=decision, followers=followers if name != OLD.name else ())
-    options: dict[str, Any] = {"features": features, "seed": plan.seeds[0], "classes": classes}
+        data, target = getattr(trainer.train_data, "data", None), None
     try:
-        gain = expected_gain(plan.task.train, plan.task.validation, **options)
+        found = forecast_of(data, target, features, classes, most)
     except ValueError as error:  # "auto" does without, "aim" says it where it cannot
         announce(f"forecast: none, since {error}")
-        return Foretold()
-    announce(gain.sentence)
-    return Foretold(gain, followers=followers if gain.power > 0 else ())
+        return None, ()
+    announce(found.sentence)
+    return found, tuple(choosers) if found.decision != OLD else ()
 
 
 def dense_flops(trainer: Trainer) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from astkit.comparison.plan import Method, Plan
+from astkit.comparison.plan import Method, Plan, by_rows
 from astkit.comparison.statistics import ALONE, DENSE, Arm, Entry, by_arm, cost_share
 from astkit.comparison.tables import boosted_trees
 from astkit.datasets.facts import class_labels, shared_rows
@@ -38,8 +38,7 @@ def notes_on(plan: Plan, controls: Sequence[Method], entries: Sequence[Entry]) -
 
 def note_on_shared_rows(plan: Plan) -> str | None:
     """Which rows of the training, validation and test data are equal; ``None`` if none is."""
-    old = divide_joined(plan.task.train)[0]
-    shared = shared_rows(old, plan.task.validation, plan.task.test)
+    shared = shared_rows(divide_joined(plan.task.train)[0], plan.task.validation, plan.task.test)
     if not shared:
         return None
     counts = [f"{n:,} of {a} in {b}, remove them from {a}" for (a, b), n in shared.items()]
@@ -54,6 +53,11 @@ def _costs(entries: Sequence[Entry]) -> Iterator[str]:
     uncounted = sorted({name for entry in entries for name in entry["uncounted"]})
     if uncounted:
         yield f"the FLOPs of {', '.join(uncounted)} cannot be counted: runs have equal seconds"
+    if any(entry["policy"] == DENSE and by_rows(entry) for entry in entries):
+        yield (
+            "the model looks rows up, which takes no counted FLOPs, and does little else: runs pass"
+            " equally many rows through it, scored ones counted like trained ones"
+        )
     places = [[entry.get("stamp", {}).get(name) for name in PLACE] for entry in entries]
     if any(place != places[0] for place in places):
         yield (

@@ -37,6 +37,7 @@ from astkit.trainers.first_batch import initialise
 Chosen = Policy | Mapping[str, Any]
 MakeOptimizer = Callable[[nn.Module], Any]
 
+LEAST_FLOPS = 1000  # of training on a row, below which look-ups may take most of the time
 SAME_RATE = 0.02  # of rates of random controls, relative: policies that near share one
 
 
@@ -207,9 +208,14 @@ class Plan:
         return self.task.trainer(policy, self.seeds[0] if seed is None else seed, self.budget)
 
     def run_budget(self, method: Method, dense: Entry | None) -> Budget:
-        """Dense training has the budget given; other runs have what ``dense`` cost."""
+        """Dense training has the budget given; other runs have what ``dense`` cost.
+
+        Look-ups take time but no counted FLOPs: a model of little else is compared at equal rows.
+        """
         if method.policy is None or dense is None:
             return self.budget
+        if by_rows(dense):
+            return Budget(rows=dense["trained"])
         counted = not dense["uncounted"]
         return Budget(flops=dense["flops"]) if counted else Budget(seconds=dense["seconds"])
 
@@ -234,15 +240,21 @@ class Plan:
         return controls if self.selects else {}
 
 
+def by_rows(dense: Entry) -> bool:
+    """Whether runs are compared with ``dense`` training at equal rows through the model."""
+    if dense["uncounted"] or not dense.get("looks_up"):
+        return False
+    return bool(dense["flops"] < LEAST_FLOPS * dense["trained"])
+
+
 def controls_on_target(train: Any) -> dict[str, Method]:
     """Training on old and target rows alike, and on the target's alone; none without a target."""
     data = getattr(selectable(train, 0), "data", None)
     if data is None or old_rows(data) == len(data):
         return {}
-    alike = torch.ones(len(data))
     alone = (torch.arange(len(data)) >= old_rows(data)).float()
     return {
-        BOTH: Method(BOTH, {"name": "weighted", "weights": alike, "cost": 0.0}),
+        BOTH: Method(BOTH, {"name": "weighted", "weights": torch.ones(len(data)), "cost": 0.0}),
         ALONE: Method(ALONE, {"name": "weighted", "weights": alone, "cost": 0.0}, keeps_best=True),
     }
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from safetensors.torch import load_file
 from torch import Tensor
 
-from astkit.aim.gains import ExpectedGain
+from astkit.aim.forecast import Forecast
 from astkit.comparison.samples import Samples, Suspects, explorer, image_tag, together
 from astkit.comparison.statistics import (
     ALONE,
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 NAME = "comparison.json"
 NEEDED = {"policy", "seed", "value", "flops", "seconds", "rate", "curve", "visits"}  # of an entry
-SCHEMA = 5
+SCHEMA = 6
 """Version of `Comparison.to_json`; it is raised when a key changes its meaning or goes."""
 BEST = ("best_step", "best_flops")  # of a method that keeps its best validation point
 MEANS = ("value", *COSTS, "joules", "trained", "scored", "rate", *BEST)
@@ -84,14 +84,13 @@ class Comparison:
             ``curve``: lists ``[FLOPs, seconds, validation value]``, ``stamp``: where it was
             trained, and ``visits``, a file name.
         metric, higher: name of ``value``, and whether a higher one is better.
-        forecast: what choosing by the validation data was expected to gain, before any training;
-            ``None`` if no policy does so.
+        forecast: which data to train on, told before any training; without weights. ``None`` if no
+            policy asks, and of a file of an earlier version.
+        given_forecast: policies whose rows it chose, for all seeds.
         baseline: sentences on an untuned or short baseline, shown before the verdicts.
         notes: sentences on what was left out, could not be measured, or has to be known.
         settings: what the runs share; ``stamp``: environment of the latest call.
         smallest_gain: gains below it are called none; see `verdict.judge`.
-        decision: with rows of a target, what `aim` trains on: ``sentence``, ``chosen``, and the
-            ``table`` of all decisions judged; else ``None``.
         old_rows: number of rows before those of a target; ``None`` without a target.
         train: the training data; ``None`` for a loaded comparison.
     """
@@ -102,12 +101,14 @@ class Comparison:
         self.higher: bool = contents["higher"]
         self.notes: list[str] = list(contents.get("notes", []))
         self.baseline: list[str] = list(contents.get("baseline", []))
-        forecast = contents.get("forecast")
-        self.forecast = None if forecast is None else ExpectedGain(**forecast)
+        forecast = contents.get("forecast") or {}
+        self.forecast: Forecast | None = None
+        if "decision" in forecast:  # else of an earlier version
+            self.forecast = Forecast.from_json(forecast)
+        self.given_forecast = list(contents.get("given_forecast", []))
         self.settings = dict(contents.get("settings", {}))
         self.stamp = dict(contents.get("stamp", {}))
         self.smallest_gain: float | None = contents.get("smallest_gain")
-        self.decision: dict[str, Any] | None = contents.get("decision")
         self.old_rows: int | None = contents.get("old_rows")
         self.train = train
         self._folder = folder  # of the arrays
@@ -162,8 +163,15 @@ class Comparison:
         return self._judged(controls=True)
 
     def _judged(self, controls: bool = False) -> list[Verdict]:
-        options: dict[str, Any] = {"rows": self.test_rows, "smallest_gain": self.smallest_gain}
-        return judge(self.entries, self.metric, self.higher, controls=controls, **options)
+        return judge(
+            self.entries,
+            self.metric,
+            self.higher,
+            rows=self.test_rows,
+            smallest_gain=self.smallest_gain,
+            controls=controls,
+            given_forecast=self.given_forecast,
+        )
 
     @property
     def verdict(self) -> str:
@@ -175,7 +183,6 @@ class Comparison:
     def before(self) -> list[str]:
         """What rows of a target gain, the forecast, and what has to be known of the baseline."""
         expected = [] if self.forecast is None else [self.forecast.sentence]
-        expected += [] if self.decision is None else [self.decision["sentence"]]
         gains = [
             f"training on {ON_TARGET[each.policy]}: {self.metric} {each.amount(each.difference)}"
             for each in self.controls
@@ -304,7 +311,8 @@ class Comparison:
             "metric": self.metric,
             "higher": self.higher,
             "smallest_gain": self.smallest_gain,
-            "forecast": None if self.forecast is None else self.forecast._asdict(),
+            "forecast": None if self.forecast is None else self.forecast.to_json(),
+            "given_forecast": self.given_forecast,
             "baseline": self.baseline,
             "legend": legend(self.verdicts),
             "verdicts": [
@@ -322,7 +330,6 @@ class Comparison:
             "settings": self.settings,
             "stamp": self.stamp,
             "entries": self.entries,
-            "decision": self.decision,
             "old_rows": self.old_rows,
         }
         plain: dict[str, Any] = plain_values(contents)

@@ -13,7 +13,7 @@ from typing import Any
 from safetensors.torch import load_file
 
 from astkit.comparison.baseline import Baseline, find_rates
-from astkit.comparison.forecast import foretell
+from astkit.comparison.forecast import tell_forecast
 from astkit.comparison.notes import note_on_shared_rows, notes_on
 from astkit.comparison.plan import Method, Plan
 from astkit.comparison.progress import RunsBar
@@ -49,8 +49,8 @@ def train_plan(plan: Plan, check_baseline: bool, notes: Sequence[str]) -> dict[s
     entries: Entries = {(each["policy"], each["seed"]): each for each in map(read_json, paths)}
     _check_policies(plan, entries)
     with RunsBar() as bar:
-        foretold = foretell(plan, bar)
-        baseline = find_rates(plan, foretold.followers, entries, check_baseline, bar)
+        forecast, followers = tell_forecast(plan, bar)
+        baseline = find_rates(plan, followers, entries, check_baseline, bar)
         own_rates = []
         if plan.task.config.lr is None:
             plan = replace(plan, task=plan.task.at_rate(baseline.lr))
@@ -78,10 +78,10 @@ def train_plan(plan: Plan, check_baseline: bool, notes: Sequence[str]) -> dict[s
         "higher": good[0]["higher"],
         "notes": [*first, *notes, *own_rates, *new],
         "baseline": baseline.notes,
-        "forecast": None if foretold.gain is None else foretold.gain._asdict(),
+        "forecast": None if forecast is None else forecast.to_json(),
+        "given_forecast": list(followers),
         "settings": settings,
         "stamp": stamp(),
-        "decision": foretold.decision,
         "old_rows": len(divide_joined(plan.task.train)[0]) if plan.target_controls else None,
     }
 

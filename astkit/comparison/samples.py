@@ -95,8 +95,7 @@ class Samples:
         """
         order, total = highest_first(self.loss[: self.ranked]), self.total[: self.ranked]
         order = order[total[order].argsort(descending=True, stable=True)]
-        differ = total.max() > total.min()
-        some = order[: int(total.count_nonzero())] if differ else order[:0]
+        some = order[: int(total.count_nonzero())] if total.max() > total.min() else order[:0]
         return {
             "most selected": some,
             "least selected": some.flip(0),

@@ -65,8 +65,7 @@ def with_target(data: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
             f"no validation data: {len(held['validation']):,} of the target's rows, a fifth of"
             f" its units, are set aside for them, and {len(target):,} may be trained on"
         )
-    parts = {name: given[name] for name in ("validation", "test")}
-    notes += shared_with_target(target, **parts)
+    notes += shared_with_target(target, validation=given["validation"], test=given["test"])
     for note in notes:
         print(note, flush=True)
     return given | {"train": joined(given["train"], target)}, notes

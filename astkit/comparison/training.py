@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import save
-from torch import Tensor
+from torch import Tensor, nn
 
 from astkit.comparison.plan import Method, Task, selectable
 from astkit.comparison.units import values_by_unit, values_without
@@ -27,6 +27,7 @@ PARTS = 8  # equal parts of the budget for which visits are counted separately
 PAUSE = 30.0  # minimum interval between checkpoints, in seconds
 KEPT = 200 << 20  # bytes of test outputs to keep for a metric that is no mean over rows
 RECORDS = "comparison_visits"
+LOOKUPS = (nn.Embedding, nn.EmbeddingBag)  # whose work is not counted in FLOPs
 STAMPED = ("source", "commit", "dirty", "torch", "cpu", "devices")  # calls may differ in them
 
 
@@ -146,8 +147,8 @@ def train_method(
     name, device = method.file_name(seed), choose_device(task.device)
     saved = folder / "checkpoints" / name
     source = selectable(task.train, seed)
-    indexed = hasattr(source, "order")
-    record = RunRecord(source.num_samples or 0, device, indexed, method.keeps_best)
+    rows = source.num_samples or 0
+    record = RunRecord(rows, device, hasattr(source, "order"), method.keeps_best)
     trainer = task.trainer(
         method.new_policy(seed),
         seed,
@@ -224,6 +225,7 @@ def _cost(trainer: Trainer) -> dict[str, Any]:
         "steps": trainer.step,
         "optimizer_steps": trainer.optimisation.steps + trainer.optimisation.skipped,
         "uncounted": sorted(ledger.uncounted),
+        "looks_up": any(isinstance(part, LOOKUPS) for part in trainer.model.modules()),
         "scores_counted": trainer.policy.cost is not None,
     }
 

@@ -57,6 +57,8 @@ class Verdict:
             depend on each other; else ``None``.
         scores_counted: whether the FLOPs include what computing the policy's numbers outside took;
             if not, nothing can be told at equal cost.
+        given_forecast: whether one forecast chose the rows of all seeds; another sample of the data
+            might bring another one, which intervals do not cover.
         failed: number of the policy's seeds without a finite value, left out of all intervals.
         dense_failed: number of the policy's seeds at which dense training has no finite value.
         needed: seeds that would show the observed difference, see `seeds_needed`.
@@ -80,6 +82,7 @@ class Verdict:
     worth: float = math.inf
     blocks: int | None = None
     scores_counted: bool = True
+    given_forecast: bool = False
 
     @property
     def n(self) -> int:
@@ -123,6 +126,8 @@ class Verdict:
             facts.append(f"{self.seconds.mean:.2f} x the time")
         if self.blocks is not None:
             facts.append(f"test rows in {self.blocks} blocks")
+        if self.given_forecast:
+            facts.append("given this forecast")
         said = f"{self.policy}: {self.words}: {', '.join(facts)}"
         said += self._reason() if self.outcome == "cannot tell yet" else ""
         if self.better and self.beats_random is False:
@@ -190,6 +195,7 @@ def judge(
     rows: RowValues | None = None,
     smallest_gain: float | None = None,
     controls: bool = False,
+    given_forecast: Sequence[str] = (),
 ) -> list[Verdict]:
     """One verdict for each policy that is not a control, in the order of ``entries``.
 
@@ -203,6 +209,7 @@ def judge(
             default intervals are over seeds only.
         smallest_gain: gains below it are called none; by default `SMALLEST_GAIN` for accuracies.
         controls: whether to judge the controls beside dense training in place of the policies.
+        given_forecast: policies whose rows one forecast chose for all seeds.
 
     Outcomes are corrected for the number of policies: with a probability of at most 5 % any has the
     wrong sign, and of at most 2.5 % any "no gain" is wrong. Test rows that are worth fewer than
@@ -219,13 +226,12 @@ def judge(
         smallest_gain = SMALLEST_GAIN
     dense, sign = arms.get(DENSE, {}), 1 if higher else -1
     estimates = {name: gaps(arm, dense, rows).estimate() for name, arm in policies.items()}
-    zero = {name: each.p() for name, each in estimates.items()}
     small = dict.fromkeys(estimates, 1.0)
     for name, each in estimates.items():
         if smallest_gain is not None and sign * each.mean < smallest_gain:
             small[name] = each.p(sign * smallest_gain)
     compared = max(1, len(policies))
-    differ, bounded = holm(zero), holm(small)
+    differ, bounded = holm({name: each.p() for name, each in estimates.items()}), holm(small)
     verdicts = []
     for name, arm in policies.items():
         each, flops = estimates[name], cost_ratio(arm, dense, "flops")
@@ -256,6 +262,7 @@ def judge(
             worth=each.worth,
             blocks=each.units if each.blocks else None,
             scores_counted=counted,
+            given_forecast=name in given_forecast,
         )
         verdicts.append(verdict)
     return verdicts

@@ -142,9 +142,7 @@ def take_rows(part: Any, rows: Tensor | slice, count: int) -> Any:
     if isinstance(part, Tensor):
         if part.ndim == 0 or len(part) != count:
             return part
-        if isinstance(rows, slice):
-            return part[rows]
-        return part.index_select(0, rows.to(part.device))
+        return part[rows] if isinstance(rows, slice) else part.index_select(0, rows.to(part.device))
     if _list_of_rows(part, count):
         chosen = part[rows] if isinstance(rows, slice) else [part[i] for i in rows.tolist()]
         return type(part)(chosen)
@@ -207,10 +205,9 @@ def _rebuilt(part: Any, visit: Callable[[Any], Any]) -> Any:
 
 
 def _list_of_rows(part: Any, count: int) -> bool:
-    several = isinstance(part, tuple | list) and len(part) == count
-    if not several or isinstance(part, Args) or hasattr(part, "_fields"):
+    if not isinstance(part, tuple | list) or isinstance(part, Args) or hasattr(part, "_fields"):
         return False
-    return not all(_is_field(entry, count) for entry in part)
+    return len(part) == count and not all(_is_field(entry, count) for entry in part)
 
 
 def _is_field(entry: Any, count: int) -> bool:

@@ -58,8 +58,7 @@ class Condition:
     @property
     def labels(self) -> Tensor:
         """Int64 ``[N]``: the class labels of ``train``, which must be ``Images``."""
-        labels: Tensor = self.train.labels
-        return labels
+        return self.train.labels
 
     @property
     def wrong(self) -> Tensor:
@@ -135,8 +134,7 @@ def condition(
         raise ValueError(f"condition {name!r} is {kind} of images: {remedy}")
     check_count("target", target, least=0)
     if train is None:
-        made: Condition = make(seed, target, **options)
-        return made
+        return make(seed, target, **options)
     if target >= len(train):
         raise ValueError(f"target is {target} of {len(train)} rows: give less")
     validation, rows = None, torch.arange(len(train))

@@ -15,8 +15,9 @@ from astkit import rng
 
 Array = np.ndarray[Any, Any]
 
-LEVEL = 0.1  # of the test
-DRAWS = 99  # permutations of it
+LEVEL = 0.01  # of the test
+DRAWS = 999  # permutations of it, at most
+CLEAR = 10.0  # standard errors at which no permutation is needed: chance does not reach them
 WINDOW = 4.0  # autocorrelation times over which autocorrelations are summed
 TIMES = 6.0  # autocorrelation times in a block, at least
 BLOCKS = (6, 20)  # of a series, at least and at most; longer ones depend less on each other
@@ -48,9 +49,10 @@ def autocorrelation_time(values: Array, level: float = LEVEL) -> float:
     random = np.random.default_rng(rng.derive(0, "neighbours", len(columns)))
     times = [1.0]
     if found.max() >= 1:  # below it more permutations are above than the level
-        drawn = np.sort([_alike(random.permutation(columns)).max() for _ in range(DRAWS)])
-        least = drawn[math.ceil((1 - level) * (DRAWS + 1)) - 1]
-        times += [_time(column) for column in columns.T[found >= least]]
+        drawn = CLEAR
+        if found.max() <= CLEAR:
+            drawn = _largest(columns, float(found.max()), round(level * (DRAWS + 1)), random)
+        times += [_time(column) for column in columns.T[found > drawn]]
     if columns.shape[1] > 1:
         times += [_time(column) for column in _shared(columns, random)]
     return max(times)
@@ -74,6 +76,19 @@ def _alike(columns: Array) -> Array:
     return largest
 
 
+def _largest(columns: Array, found: float, above: int, random: np.random.Generator) -> float:
+    """The ``above``-th largest value of `_alike` for `DRAWS` permutations of the rows.
+
+    Infinite once so many reach what was ``found``, where the rest cannot change the answer.
+    """
+    drawn: list[float] = []
+    for _ in range(DRAWS):
+        drawn.append(float(_alike(random.permutation(columns)).max()))
+        if sum(each >= found for each in drawn) >= above:
+            return math.inf
+    return sorted(drawn)[-above]
+
+
 def _shared(columns: Array, random: np.random.Generator) -> list[Array]:
     """The sum or difference of two columns that is most alike in neighbours, if they are at all.
 
@@ -81,8 +96,11 @@ def _shared(columns: Array, random: np.random.Generator) -> list[Array]:
     from row to row. The autocorrelation has to exceed those of `DRAWS` permutations.
     """
     found, first, second, sign = _most_alike(columns)
-    if found <= max(_most_alike(random.permutation(columns))[0] for _ in range(DRAWS)):
-        return []
+    above = 0
+    for _ in range(DRAWS if found * len(columns) ** 0.5 <= CLEAR else 0):
+        above += _most_alike(random.permutation(columns))[0] >= found
+        if above >= round(LEVEL * (DRAWS + 1)):
+            return []
     together = columns[:, first] + sign * columns[:, second]
     return [together - together.mean()]
 
@@ -133,8 +151,7 @@ def block_means(values: Array, length: int) -> Array:
     rows = values.shape[-1]
     number = block_numbers(rows, length)
     starts = np.flatnonzero(np.diff(number, prepend=-1))
-    means: Array = np.add.reduceat(values, starts, axis=-1) * (len(starts) / rows)
-    return means
+    return np.add.reduceat(values, starts, axis=-1) * (len(starts) / rows)
 
 
 def block_numbers(rows: int, length: int) -> Array:
@@ -176,5 +193,4 @@ def centred(values: Array, labels: Array) -> Array:
     sums = np.zeros((len(counts), *values.shape[1:]))
     np.add.at(sums, place, values)
     means = sums / counts.reshape(-1, *[1] * (values.ndim - 1))
-    middle: Array = values - means[place] + values.mean(0)
-    return middle
+    return values - means[place] + values.mean(0)

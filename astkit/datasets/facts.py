@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from contextlib import suppress
 from hashlib import blake2b
 from itertools import combinations
 from numbers import Number
@@ -320,8 +321,7 @@ def _stored_labels(data: Any, classes: bool | None) -> Tensor | None:
             labels = torch.as_tensor(column if isinstance(column, Tensor) else np.array(column))
         except (TypeError, ValueError, RuntimeError):
             continue
-        one = labels.shape in ((len(data),), (len(data), 1))
-        if one and not labels.is_floating_point():
+        if labels.shape in ((len(data),), (len(data), 1)) and not labels.is_floating_point():
             return labels.cpu().long().flatten()
     return None
 
@@ -357,7 +357,6 @@ def spaced_rows(data: Any) -> list[tuple[int, Any]] | None:
 
 def as_number(value: Any) -> float | None:
     """A number, also as a tensor or array of one element; ``None`` for anything else."""
-    try:
+    with suppress(TypeError, ValueError, RuntimeError):
         return float(value.item() if hasattr(value, "item") else value)
-    except (TypeError, ValueError, RuntimeError):
-        return None
+    return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -100,10 +101,9 @@ class ForeignLoader:
     @property
     def num_samples(self) -> int | None:
         """Rows in the loader's dataset, ``None`` if unknown."""
-        try:
+        with suppress(TypeError):
             return len(self._data)  # type: ignore[arg-type]
-        except TypeError:
-            return None
+        return None
 
     @property
     def batch_size(self) -> int | None:

@@ -275,8 +275,7 @@ class Loader:
         parts = places.split(self.batch_size)
         if self._divided:
             parts = tuple(part[distributed.share(len(part))] for part in parts)
-        visits = [(order[part], again[part]) for part in parts]
-        return self._deliver(visits, epoch, start)
+        return self._deliver([(order[part], again[part]) for part in parts], epoch, start)
 
     def _deliver(self, visits: Sequence[Visits], epoch: int, start: int) -> Iterator[Batch]:
         rows, again = (torch.cat(each).to(self.device) for each in zip(*visits, strict=True))
@@ -338,8 +337,7 @@ class Loader:
         """A loader whose ``batch_sampler`` is a list of requests, and whose workers live on."""
         cuda = self.device.type == "cuda"
         # rows that this process reads may be on the GPU already
-        images = isinstance(self.data, Images)
-        on_cpu = self.data.images.is_cpu if images else self.num_workers > 0
+        on_cpu = self.data.images.is_cpu if isinstance(self.data, Images) else self.num_workers > 0
         workers: dict[str, Any] = {}
         if self.num_workers:
             workers = {"num_workers": self.num_workers, "persistent_workers": True}
@@ -419,10 +417,7 @@ def stacking() -> Iterator[None]:
 
 def fetch_rows(data: Any, rows: list[int]) -> list[Any]:
     """Items of a map-style dataset, with its ``__getitems__`` if it has one."""
-    if hasattr(data, "__getitems__"):
-        items: list[Any] = data.__getitems__(rows)
-        return items
-    return [data[row] for row in rows]
+    return data.__getitems__(rows) if hasattr(data, "__getitems__") else [data[row] for row in rows]
 
 
 def _key(seed: int, epoch: int, batch: int, rows: Tensor, again: Tensor) -> tuple[int | str, ...]:
@@ -480,8 +475,7 @@ def crop(x: Tensor, top: Tensor, left: Tensor, pad: int) -> Tensor:
     pixels, while an elementwise gather reads W.
     """
     batch, channels, height, width = x.shape
-    padded = F.pad(x, (pad, pad, pad, pad)).contiguous()
-    flat = padded.view(-1)
+    flat = F.pad(x, (pad, pad, pad, pad)).contiguous().view(-1)
     windows = flat.as_strided((flat.numel() - width + 1, width), (1, 1))
     stride = width + 2 * pad
     plane = torch.arange(batch * channels, device=x.device) * (stride * (height + 2 * pad))

@@ -12,6 +12,7 @@ import json
 import os
 import re
 import zlib
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,12 +73,11 @@ def read_pairs(path: str | os.PathLike[str]) -> list[TextPair]:
 
 
 def _pair(line: str, where: str) -> TextPair:
-    try:
+    usable = False
+    with suppress(ValueError, KeyError, TypeError):
         entry = json.loads(line)
         source, target = entry["source"], entry["target"]
         usable = all(isinstance(side, str) and words(side) for side in (source, target))
-    except (ValueError, KeyError, TypeError):
-        usable = False
     if not usable:
         raise ValueError(f"{where} is {line.strip()[:60]!r}: give {_FORM}")
     return TextPair(source, target, str(entry.get("origin", "")))

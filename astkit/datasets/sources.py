@@ -138,8 +138,7 @@ def load_folders(root: Path | None, size: int | None) -> Parts:
 
 def _class_files(root: Path) -> dict[str, list[Path]]:
     """The images in and below each folder of ``root``; folders without images are left out."""
-    folders = sorted(root.glob("[!.]*/"))
-    by_class = {folder.name: find_images(folder) for folder in folders}
+    by_class = {folder.name: find_images(folder) for folder in sorted(root.glob("[!.]*/"))}
     return {name: paths for name, paths in by_class.items() if paths}
 
 

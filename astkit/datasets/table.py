@@ -103,7 +103,7 @@ class Table(Dataset[tuple[Tensor, Tensor]]):
         if self.group is not None:
             if self.group in rows.lacking:
                 raise ValueError(f"there is no column {self.group!r} of groups: add it")
-            self.groups = group_names(frame.pop(self.group))
+            self.groups = named_groups(frame.pop(self.group))
         if like is None:
             self.frame = self._distinct(frame)
             kept = (self.label.name, self.group, *self.frame)
@@ -131,10 +131,13 @@ class Table(Dataset[tuple[Tensor, Tensor]]):
             missing = wanted.isna().to_numpy()
             if missing.any():
                 self.notes.append(without(name, int(missing.sum())))
-            new = wanted[~known & ~missing].unique()
+            new = wanted[~known & ~missing]
             if len(new):
-                names = _named(list(map(str, new)))
-                self.notes.append(f"classes that no training row has, left out: {names}")
+                names = _named(list(map(str, new.unique())))
+                self.notes.append(
+                    f"classes that no training row has, left out with {len(new):,} of"
+                    f" {len(wanted):,} rows: {names}"
+                )
             self.rows = self.rows[np.flatnonzero(known)]
             frame, wanted = frame[known].reset_index(drop=True), wanted[known]
         self.values = self.label.values(wanted)
@@ -371,7 +374,7 @@ def _named(names: Sequence[str]) -> str:
     return ", ".join(map(repr, names[:NAMED])) + more
 
 
-def group_names(column: pd.Series[Any]) -> np.ndarray[Any, Any]:
+def named_groups(column: pd.Series[Any]) -> np.ndarray[Any, Any]:
     """Names of groups, of which a missing one is a group of its own."""
     codes, names = column.factorize()
     missing = np.flatnonzero(codes < 0)

@@ -10,7 +10,7 @@ import torch
 
 from astkit.datasets.joined import set_aside
 from astkit.datasets.sources import stratified
-from astkit.datasets.table import Table, group_names
+from astkit.datasets.table import Table, named_groups
 from astkit.datasets.table_cells import MISSING
 from astkit.datasets.table_label import Label, without
 from astkit.datasets.table_reader import TableRows, read_tables
@@ -205,7 +205,7 @@ def _random(
     """Random rows, of each class the same share, or whole groups for each part not given."""
     units, classes = np.arange(len(kept)), torch.zeros(len(kept)).long()
     if groups is not None:
-        units = np.unique(group_names(frame[groups]), return_inverse=True)[1]
+        units = np.unique(named_groups(frame[groups]), return_inverse=True)[1]
     elif label.task == "classes":
         classes = label.values(frame[label.name])
     parts = {}

@@ -47,8 +47,7 @@ class Controller(ABC):
 
     def state_dict(self) -> dict[str, Any]:
         """State that determines the next decision, as plain numbers."""
-        names = ("rate", *self.gains, *self.state)
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in ("rate", *self.gains, *self.state)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore ``state``; raises ``KeyError`` for a missing entry."""
@@ -243,8 +242,7 @@ class QuantileEMA(ScaleFree):
         self.alpha = alpha
 
     def quantile(self, scores: Tensor) -> float:
-        host = scores.double().cpu().numpy()
-        return float(np.quantile(host, 1 - self.rate, method="weibull"))
+        return float(np.quantile(scores.double().cpu(), 1 - self.rate, method="weibull"))
 
     def moved(self, value: float, measured_rate: float, scores: Tensor) -> float:
         wanted = self.wanted(scores)

@@ -7,6 +7,7 @@ torch's DataLoader.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -172,8 +173,7 @@ class Epoch:
 
     def state_dict(self) -> dict[str, Any]:
         """The plan of this epoch so far."""
-        names = ("number", "planned", "share", "candidates")
-        state = {name: getattr(self, name) for name in names}
+        state = {name: getattr(self, name) for name in ("number", "planned", "share", "candidates")}
         if self.planner is not None:  # otherwise the order of the data set
             state |= {"rows": self.rows, "scale": self.scale}
         return state
@@ -212,10 +212,9 @@ class PolicySampler(Sampler[int]):
         learns: bool = False,
         classes: bool | None = None,
     ) -> None:
-        try:
+        samples = 0
+        with suppress(TypeError):  # of a method of a data set that has no length
             samples = 0 if isinstance(data, DataLoader | BatchSource) else len(data)
-        except TypeError:  # a DataLoader has a method that raises, if its data set is a stream
-            samples = 0
         if not samples:
             raise ValueError(
                 f"data is a {type(data).__name__}, a loader, or without rows or without a length:"
@@ -238,8 +237,7 @@ class PolicySampler(Sampler[int]):
     def _share(self) -> None:
         """Divide the planned rows among the processes."""
         world = distributed.world()
-        divided = len(self.epoch.rows) // world * world
-        mine = slice(distributed.rank(), divided, world)
+        mine = slice(distributed.rank(), distributed.shared_evenly(len(self.epoch.rows)), world)
         self._rows, self._scale = self.epoch.rows[mine], self.epoch.scale[mine]
         if not self.epoch.planned:
             self._next = 0  # the first row after the latest batch
@@ -283,8 +281,7 @@ class PolicySampler(Sampler[int]):
 
     def over(self, size: int) -> bool:
         """Whether fewer than ``size`` rows of this iteration were not trained on yet."""
-        left = len(self._rows) - self._next
-        return self.epoch.complete and left < size
+        return self.epoch.complete and len(self._rows) - self._next < size
 
     def scale_of(self, index: Tensor) -> Tensor:
         """Factors of the losses of a drawn batch in their mean, ``[rows]``; once per batch.

@@ -62,10 +62,8 @@ def row_losses(criterion: Criterion, outputs: Any, targets: Any) -> Tensor:
 
 def _usual(outputs: Any, targets: Any) -> bool:
     """Whether there are logits ``[rows, classes]`` and one class for each row."""
-    if not isinstance(outputs, Tensor) or not isinstance(targets, Tensor):
-        return False
-    shapes = outputs.ndim == 2 and targets.shape == outputs.shape[:1]
-    return shapes and whole_numbers(targets)
+    both = isinstance(outputs, Tensor) and isinstance(targets, Tensor) and outputs.ndim == 2
+    return both and targets.shape == outputs.shape[:1] and whole_numbers(targets)
 
 
 def shifts_labels(loss: Callable[[dict[str, Any]], Any], batch: Any) -> bool:
@@ -121,9 +119,15 @@ def token_losses(criterion: Criterion, outputs: Any, targets: Any) -> tuple[Tens
         # after "out of memory" the caller may retry; the other is a sentence of this module
         if "memory" in str(error) or (isinstance(error, ValueError) and "criterion" in str(error)):
             raise
+        remedy = "give it the shapes, types and labels that it expects"
+        if not (isinstance(outputs, Tensor) and isinstance(targets, Tensor)):
+            remedy += (
+                ", a loss of tensors those in the outputs and targets, such as by"
+                " criterion=lambda outputs, targets: loss(outputs['logits'], targets)"
+            )
         raise ValueError(
             f"the criterion refused outputs of {shown(outputs)} and targets of {shown(targets)}:"
-            f" {_remedy(outputs, targets)} ({error})"
+            f" {remedy} ({error})"
         ) from error
     losses, mask = returned if isinstance(returned, tuple) else (returned, None)
     if not isinstance(losses, Tensor) or losses.ndim == 0 or len(losses) != rows:
@@ -164,9 +168,7 @@ def single(values: Tensor) -> Tensor:
 
 def singles(outputs: Any) -> Any:
     """``outputs`` of any structure with half precision converted to float32."""
-    if isinstance(outputs, Tensor):  # in short, for its speed
-        return single(outputs)
-    return pytree.tree_map(_singles_of, outputs)
+    return single(outputs) if isinstance(outputs, Tensor) else pytree.tree_map(_singles_of, outputs)
 
 
 def _singles_of(leaf: Any) -> Any:
@@ -249,17 +251,6 @@ def _classes_second(logits: Tensor, labels: Tensor) -> Tensor:
 
 def _part(value: Any, name: str) -> Any:
     return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
-
-
-def _remedy(outputs: Any, targets: Any) -> str:
-    """What to write so that a criterion gets what it expects."""
-    expected = "give it the shapes, types and labels that it expects"
-    if isinstance(outputs, Tensor) and isinstance(targets, Tensor):
-        return expected
-    return (
-        f"{expected}, a loss of tensors those in the outputs and targets, such as by"
-        " criterion=lambda outputs, targets: loss(outputs['logits'], targets)"
-    )
 
 
 def shown(value: Any) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import torch
@@ -86,10 +87,9 @@ class _Trial:
     """
 
     def __init__(self, criterion: Criterion, outputs: Any, targets: Any) -> None:
-        try:
+        own = criterion
+        with suppress(Exception):
             own = copy.deepcopy(criterion)
-        except Exception:
-            own = criterion
         self.criterion: Criterion = own.cpu() if isinstance(own, nn.Module) else own
         self.outputs, self.targets = map_tensors(Tensor.cpu, (outputs, targets))
         self.values = labels_of(self.targets)
@@ -105,10 +105,9 @@ class _Trial:
             logits = logits_of(given)
             other = torch.full_like(logits, outputs)
             given = map_tensors(lambda each: other if each is logits else each, given)
-        try:
+        with suppress(Exception):
             return row_losses(self.criterion, given, targets)
-        except Exception:
-            return None
+        return None
 
     def of_two_classes(self) -> bool:
         """Whether an output is the logit or the probability of the second of two classes."""

@@ -12,7 +12,7 @@ import inspect
 import math
 import random
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -200,11 +200,10 @@ def count_flops(
     is raised in training.
     """
     model = distributed.unwrapped(getattr(model, "_orig_mod", model))
-    device = next(tensors(x)).device
     # nothing is compiled before dynamo is imported, and importing it takes seconds
     loaded = "torch._dynamo" in sys.modules
     eager = torch.compiler.set_stance("force_eager") if loaded else nullcontext()
-    isolated = rng.isolated(device, "flops")
+    isolated = rng.isolated(next(tensors(x)).device, "flops")
     run = partial(_run, model, Batch(None, x, y), criterion)
     with torch.inference_mode(False), rng.restored(), isolated, eager:
         random.seed(0)  # a random cost is the same in every run
@@ -320,8 +319,7 @@ class FlopCounter(FlopCounterMode):
 
     def uncounted(self) -> set[str]:
         """Names of multiply-add operations that were counted as zero."""
-        unsupported: Mapping[str, int] = getattr(self, "get_unsupported_ops", dict)()
-        return self._watch.unknown | set(unsupported)
+        return self._watch.unknown | set(getattr(self, "get_unsupported_ops", dict)())
 
 
 class _WholeModel(nullcontext[None]):

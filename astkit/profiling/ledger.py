@@ -151,8 +151,7 @@ class Ledger:
             self._padded = self._padded + padded
         counts.skipped += skipped
         counts.evaluated += evaluated
-        if cost.uncounted:
-            self.uncounted.update(cost.uncounted)
+        self.uncounted.update(cost.uncounted)
         if scored:
             flops.scoring += cost.scoring.per_row * scored + cost.scoring.fixed * passes
         if trained:  # not by calling them, since every step comes here

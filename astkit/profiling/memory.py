@@ -19,8 +19,7 @@ def peak_memory(device: torch.device | str = "cpu") -> int | None:
     """
     device = torch.device(device)
     if device.type != "cpu":
-        known = torch.accelerator.memory_stats(device)
-        return known.get("allocated_bytes.all.peak")
+        return torch.accelerator.memory_stats(device).get("allocated_bytes.all.peak")
     try:
         import resource
     except ImportError:  # Windows

@@ -77,8 +77,7 @@ def combinations(plan: Notebook, values: Mapping[str, Any]) -> list[Parameters]:
         column = columns[name] = [plan.check(name, value) for value in several]
         if not column:
             raise ValueError(f"{name} has no values: give one or more")
-    rows = itertools.product(*columns.values())
-    return [dict(zip(columns, row, strict=True)) for row in rows]
+    return [dict(zip(columns, row, strict=True)) for row in itertools.product(*columns.values())]
 
 
 def varying(rows: Sequence[Mapping[str, Any]]) -> list[str]:

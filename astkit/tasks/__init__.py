@@ -20,5 +20,4 @@ def task(name: str, root: str | Path | None = None) -> dict[str, Any]:
     ``root``: folder of the data, see data/README.md. Raises ``ValueError`` for another name, and
     the errors of `astkit.datasets.load`.
     """
-    arguments: dict[str, Any] = resolve("task", name)(root)
-    return arguments
+    return resolve("task", name)(root)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
+from contextlib import suppress
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -16,93 +17,6 @@ from astkit.datasets.foreign import divide, name_of
 from astkit.gating.epoch import Epoch
 from astkit.gating.policy import Policy
 from astkit.progress import warn
-
-
-class RowsByNumber:
-    """Training data whose rows are loaded in any order, from any place in it."""
-
-    def __init__(self, source: Any, epoch: Epoch) -> None:
-        self.source: Any = divide(source)
-        self.epoch = epoch
-
-    def begin(self, batch: int, taken: int) -> Iterator[Batch]:
-        """The batches from number ``batch`` of the epoch on; ``taken`` of the round are done."""
-        number = self.epoch.number
-        if self.epoch.planner is None:
-            return self.source.batches(number, None, taken)
-        planned = slice(0, self.part(batch - taken).stop)
-        again = self.epoch.occurrences(planned)
-        options = {} if again is None else {"occurrence": again}
-        return self.source.batches(number, self.epoch.rows[planned], batch, **options)
-
-    def next(self, loading: Iterator[Batch], place: tuple[int, int]) -> Batch | None:
-        """The next batch; the source seeds what it draws."""
-        return next(loading, None)
-
-    def part(self, first_batch: int) -> slice:
-        """The planned rows of a round that begins with a batch; the rest waits for the next one."""
-        size = self.source.batch_size
-        first = first_batch * size
-        rows = len(self.epoch.rows) - first
-        rows = distributed.shared_evenly(rows) if self.epoch.complete else rows // size * size
-        return slice(first, first + rows)
-
-    def rows(self, batch: Batch | None, number: int, taken: int) -> int:
-        """Rows of a batch in all processes together."""
-        size = self.source.batch_size
-        part = slice(0, distributed.shared_evenly(self.epoch.draws))
-        if self.epoch.planner is not None:
-            part = self.part(number - taken)
-        return min(part.stop - part.start - taken * size, size)
-
-    def batches_in_round(self, first_batch: int, taken: int) -> float:
-        """Batches in a round that begins with a batch."""
-        if self.epoch.planner is None:
-            return len(self.source)
-        part, size = self.part(first_batch), self.source.batch_size
-        rows = part.stop - part.start
-        return rows // size if getattr(self.source, "drop_last", False) else -(-rows // size)
-
-
-class RowsInOrder:
-    """Training data that are read in their own order, from the beginning, in each pass."""
-
-    def __init__(self, source: Any, epoch: Epoch, device: torch.device, seed: int) -> None:
-        self.source: Any = divide(source)
-        self.epoch = epoch
-        self.device, self.seed = device, seed
-
-    def begin(self, batch: int, taken: int) -> Iterator[Batch]:
-        """A new pass, also in the middle of an epoch, of which a warning tells."""
-        if taken:
-            warn(
-                f"the run goes on in the middle of epoch {self.epoch.number}, for which a"
-                f" {name_of(self.source)} starts a new pass: some rows of this epoch may come twice"
-                " or not at all; pass the data set itself, with batch_size=..., to continue with"
-                " the row that is next"
-            )
-        return self.source.batches(self.epoch.number)
-
-    def next(self, loading: Iterator[Batch], place: tuple[int, int]) -> Batch | None:
-        """The next batch; what it draws from the default generators depends on its place."""
-        with rng.restored(self.device, self.seed, "load", *place, *distributed.key()):
-            return next(loading, None)
-
-    def rows(self, batch: Batch | None, number: int, taken: int) -> int:
-        """Rows of a batch in all processes together; ``RuntimeError`` if one has none."""
-        rows = 0 if batch is None else batch.rows
-        rows, with_batch = map(int, distributed.total(rows, batch is not None))
-        if 0 < with_batch < distributed.world():
-            raise RuntimeError(
-                f"{with_batch} of {distributed.world()} processes have a batch {number} in epoch"
-                f" {self.epoch.number}: let the DataLoader yield equally many in each, such as with"
-                " sampler=DistributedSampler(data)"
-            )
-        return rows
-
-    def batches_in_round(self, first_batch: int, taken: int) -> float:
-        """Until the loader ends; in an epoch that goes on, as many as there were left."""
-        return length(self.source) if taken else math.inf
 
 
 class Batches:
@@ -137,10 +51,18 @@ class Batches:
         device: torch.device,
         seed: int,
     ) -> None:
-        self.undivided = source
+        self.undivided, self.source = source, cast(Any, divide(source))
+        self.by_number = hasattr(source, "order")
         planner = policy if policy.plans else None
-        if planner is not None:
-            _check_selectable(planner, source)
+        if planner is not None and not (self.by_number and source.num_samples):
+            loader = f"a {name_of(source)} loads all rows"
+            remedy = "pass the data set instead, with batch_size=..., or an astkit Loader"
+            if getattr(source, "streamed", False):
+                loader = "a stream can only be read in order"
+                remedy = "use a policy that selects after scoring, such as Gate"
+            raise ValueError(
+                f"{type(policy).__name__} selects rows before loading, but {loader}: {remedy}"
+            )
         data = getattr(source, "data", None)
         validated = getattr(validation, "data", getattr(validation, "loader", None))
         self.epoch = Epoch(planner, source.num_samples or 0, data, validated)
@@ -148,12 +70,6 @@ class Batches:
         self.batch = self.taken = self.rows = 0
         self.processes, self.process = distributed.world(), distributed.key()
         self._in_round = math.inf  # batches in the current round
-        self.reader: RowsByNumber | RowsInOrder
-        if hasattr(source, "order"):
-            self.reader = RowsByNumber(source, self.epoch)
-        else:
-            self.reader = RowsInOrder(source, self.epoch, device, seed)
-        self.source: Any = self.reader.source
         self._loading: Iterator[Batch] | None = None
 
     def plan(self, progress: float) -> int:
@@ -164,7 +80,7 @@ class Batches:
             self.epoch.planned = 1
         else:
             unloaded = self.epoch.plan(self.source.order(self.epoch.number), progress)
-        self._in_round = self.reader.batches_in_round(self.batch, 0)
+        self._in_round = self._batches_in_round(self.batch)
         return unloaded
 
     def next(self) -> Batch | None:
@@ -172,22 +88,80 @@ class Batches:
         if not self.epoch.planned or self.taken >= self._in_round:
             return None
         if self._loading is None:
-            self._loading = self.reader.begin(self.batch, self.taken)
-        batch = self.reader.next(self._loading, (self.epoch.number, self.batch))
-        if self.processes == 1:
-            self.rows = 0 if batch is None else batch.rows
-        else:
-            self.rows = self.reader.rows(batch, self.batch, self.taken)
+            self._loading = self._load()
+        if self.by_number:
+            batch = next(self._loading, None)  # the source seeds what it draws
+        else:  # what it draws from the default generators depends on its place
+            place = (self.epoch.number, self.batch, *self.process)
+            with rng.restored(self.device, self.seed, "load", *place):
+                batch = next(self._loading, None)
+        self.rows = self._rows_of(batch)
         if batch is None:
             self._in_round = self.taken  # the end of a loader
         return batch
+
+    def _load(self) -> Iterator[Batch]:
+        """The batches from the current one on, or a new pass of a loader that is read in order."""
+        number = self.epoch.number
+        if self.by_number and self.epoch.planner is None:
+            return self.source.batches(number, None, self.taken)
+        if self.by_number:
+            planned = slice(0, self._part(self.batch - self.taken).stop)
+            again = self.epoch.occurrences(planned)
+            options = {} if again is None else {"occurrence": again}
+            return self.source.batches(number, self.epoch.rows[planned], self.batch, **options)
+        if self.taken:
+            warn(
+                f"the run goes on in the middle of epoch {number}, for which a"
+                f" {name_of(self.source)} starts a new pass: some rows of this epoch may come twice"
+                " or not at all; pass the data set itself, with batch_size=..., to continue with"
+                " the row that is next"
+            )
+        return self.source.batches(number)
+
+    def _part(self, first_batch: int) -> slice:
+        """The planned rows of a round that begins with a batch; the rest waits for the next one."""
+        size = self.source.batch_size
+        first = first_batch * size
+        rows = len(self.epoch.rows) - first
+        rows = distributed.shared_evenly(rows) if self.epoch.complete else rows // size * size
+        return slice(first, first + rows)
+
+    def _rows_of(self, batch: Batch | None) -> int:
+        """Rows of ``batch`` in all processes together; ``RuntimeError`` if one alone has none."""
+        rows = 0 if batch is None else batch.rows
+        if self.processes == 1:
+            return rows
+        if self.by_number:
+            size = self.source.batch_size
+            part = slice(0, distributed.shared_evenly(self.epoch.draws))
+            if self.epoch.planner is not None:
+                part = self._part(self.batch - self.taken)
+            return min(part.stop - part.start - self.taken * size, size)
+        rows, with_batch = map(int, distributed.total(rows, batch is not None))
+        if 0 < with_batch < self.processes:
+            raise RuntimeError(
+                f"{with_batch} of {self.processes} processes have a batch {self.batch} in epoch"
+                f" {self.epoch.number}: let the DataLoader yield equally many in each, such as with"
+                " sampler=DistributedSampler(data)"
+            )
+        return rows
+
+    def _batches_in_round(self, first_batch: int) -> float:
+        """Batches in a round that begins with a batch; of a loader, until it ends."""
+        if not self.by_number:  # a new pass in the middle of an epoch is as long as the rest of it
+            return length(self.source) if self.taken else math.inf
+        if self.epoch.planner is None:
+            return len(self.source)
+        part, size = self._part(first_batch), self.source.batch_size
+        rows = part.stop - part.start
+        return rows // size if getattr(self.source, "drop_last", False) else -(-rows // size)
 
     def weight(self) -> Tensor | None:
         """Loss factor of each row of the latest batch, float32 ``[rows]``; ``None`` means 1."""
         if self.epoch.planner is None:
             return None
-        size = self.source.batch_size
-        scale = self.epoch.scale[self.batch * size :][: self.rows]
+        scale = self.epoch.scale[self.batch * self.source.batch_size :][: self.rows]
         if bool((scale == 1).all()):
             return None
         return scale[distributed.share(len(scale))].to(self.device)
@@ -262,25 +236,11 @@ class Batches:
         self.batch, self.taken = int(state["batch"]), int(state["taken"])
         self.epoch.load_state_dict(state["plan"])
         if self.epoch.planned:
-            first = self.batch - self.taken
-            self._in_round = self.reader.batches_in_round(first, self.taken)
+            self._in_round = self._batches_in_round(self.batch - self.taken)
 
 
 def length(source: Any) -> float:
     """How many batches a source says to have, 1 at least; infinity if it does not say."""
-    try:
+    with suppress(TypeError):
         return max(1, len(source))
-    except TypeError:
-        return math.inf
-
-
-def _check_selectable(policy: Policy, source: Any) -> None:
-    if not hasattr(source, "order") or not source.num_samples:
-        loader = f"a {name_of(source)} loads all rows"
-        remedy = "pass the data set instead, with batch_size=..., or an astkit Loader"
-        if getattr(source, "streamed", False):
-            loader = "a stream can only be read in order"
-            remedy = "use a policy that selects after scoring, such as Gate"
-        raise ValueError(
-            f"{type(policy).__name__} selects rows before loading, but {loader}: {remedy}"
-        )
+    return math.inf

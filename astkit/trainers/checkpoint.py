@@ -17,7 +17,7 @@ import os
 import re
 import time
 from collections.abc import Hashable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -96,8 +96,7 @@ class Checkpoints:
         self.description = description
         self.folder.mkdir(parents=True, exist_ok=True)
         self._lock = FileLock(self.folder / ".lock", thread_local=False)
-        self._acquire()
-        try:
+        with self._held():
             paths = list_checkpoints(self.folder)
             self._number = 1 + max(map(_number, paths), default=0)
             if paths and not resume:
@@ -106,8 +105,6 @@ class Checkpoints:
                     " continue it, or choose another folder"
                 )
             found = newest(self.folder) if paths else None
-        finally:
-            self._lock.release()
         name = None if found is None else found[0].name
         distributed.agree(str(name), str(description))
         if found is not None:
@@ -120,8 +117,7 @@ class Checkpoints:
 
         Raises ``ValueError`` if another trainer uses the folder, or has written to it since `open`.
         """
-        self._acquire()
-        try:
+        with self._held():
             written = max(map(_number, list_checkpoints(self.folder)), default=0)
             if distributed.rank() == 0 and written >= self._number:
                 raise ValueError(
@@ -129,8 +125,6 @@ class Checkpoints:
                     " it again with resume=True"
                 )
             yield
-        finally:
-            self._lock.release()
 
     def due(self, record: StepRecord, done: bool) -> bool:
         """Whether a checkpoint is due after ``record``, in all processes."""
@@ -157,11 +151,12 @@ class Checkpoints:
                     tensors.unlink(missing_ok=True)
         self.place = place
 
-    def _acquire(self) -> None:
-        if distributed.rank() > 0:  # process 0 alone locks the folder
-            return
+    def _held(self) -> AbstractContextManager[object]:
+        """Lock the folder, by process 0 alone, until the block ends."""
+        if distributed.rank() > 0:
+            return nullcontext()
         try:
-            self._lock.acquire(timeout=PATIENCE)
+            return self._lock.acquire(timeout=PATIENCE)
         except Timeout:
             raise ValueError(
                 f"another trainer is using {self.folder}: stop it, or choose another folder"
@@ -218,8 +213,7 @@ def write(stem: Path, state: Mapping[str, Any], compress: bool = False) -> Path:
 
 
 def _digest(content: bytes, head: Mapping[str, Any]) -> str:
-    text = json.dumps(head, allow_nan=False)
-    return hashlib.sha256(content + text.encode()).hexdigest()
+    return hashlib.sha256(content + json.dumps(head, allow_nan=False).encode()).hexdigest()
 
 
 def read(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -236,8 +230,7 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
             raise DamagedError(f"{path.name} and {name} do not have the SHA-256 that was stored")
         if name.endswith(".gz"):
             content = gzip.decompress(content)
-        state: dict[str, Any] = _unpack(head["state"], load(content))
-        return state
+        return _unpack(head["state"], load(content))
     except (OSError, DamagedError):
         raise
     except Exception as error:  # not written by `write`

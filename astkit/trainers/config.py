@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -243,7 +244,7 @@ class Rates:
 
 @dataclass(frozen=True)
 class Budget:
-    """Training budget: exactly one of epochs, batches (``steps``), FLOPs and seconds.
+    """Training budget: exactly one of epochs, batches (``steps``), FLOPs, seconds and rows.
 
     Example::
 
@@ -251,7 +252,8 @@ class Budget:
 
     An epoch is one iteration of the loader; with a policy of a given rate it has rate x N rows.
     Learning rate schedules depend on the fraction of the budget spent, so they end with the budget
-    in any unit. Evaluation is not counted.
+    in any unit. Evaluation is not counted. ``rows`` are those that pass through the model, trained
+    on or scored.
 
     Raises ``ValueError`` unless exactly one limit is given and it is positive.
     """
@@ -260,17 +262,18 @@ class Budget:
     flops: float | None = None
     seconds: float | None = None
     steps: int | None = None
+    rows: int | None = None
 
     def __post_init__(self) -> None:
         limits = {name: limit for name, limit in asdict(self).items() if limit is not None}
         if len(limits) != 1:
             raise ValueError(
                 f"budget names {sorted(limits) or 'no limit'}: give exactly one of epochs, steps,"
-                " flops and seconds"
+                " flops, seconds and rows"
             )
         for name, limit in limits.items():
-            if name == "steps":
-                value: float = check_count("budget steps", limit)
+            if name in ("steps", "rows"):
+                value: float = check_count(f"budget {name}", limit)
             else:
                 value = check_number(f"budget {name}", limit, ABOVE_0)
             object.__setattr__(self, name, value)
@@ -296,16 +299,17 @@ class Budget:
         elif self.flops is not None:
             self.check(ledger)
             share = ledger.flops.total / self.flops
+        elif self.rows is not None:
+            share = (ledger.samples.trained + ledger.samples.scored) / self.rows
         else:
             share = ledger.seconds["training"] / (self.seconds or math.inf)
         return min(1.0, share)
 
 
 def _factor(value: Any) -> float:
-    try:
+    with suppress(TypeError, ValueError, RuntimeError):
         return float(value)
-    except (TypeError, ValueError, RuntimeError):
-        return math.nan
+    return math.nan
 
 
 class TimeIsUp(RuntimeError):  # noqa: N818 - not an error

@@ -123,9 +123,7 @@ class ForwardPasses:
 
     def autocast(self) -> AbstractContextManager[Any]:
         """Context with the precision of the configuration."""
-        if self._half is None:
-            return nullcontext()
-        return torch.autocast(self.device.type, self._half)
+        return nullcontext() if self._half is None else torch.autocast(self.device.type, self._half)
 
     def call(self, model: Callable[..., Any], batch: Batch) -> Any:
         """Outputs of ``model``, for inputs in its memory format."""
@@ -388,8 +386,7 @@ class Optimisation:
         if reason is not None and not automatic:
             warn(f"graphs is True, but {reason}: no step is recorded")
         if reason is None and not (automatic and flops > LAUNCH_BOUND):
-            device = self.passes.device
-            self.passes.use(StepGraphs(self.model, self.optimizer, device, self.ledger))
+            self.passes.use(StepGraphs(self.model, self.optimizer, self.passes.device, self.ledger))
 
     def _graph_step(
         self, batch: Batch, weight: Tensor | None, normaliser: float | Tensor
@@ -566,9 +563,7 @@ class Optimisation:
 
 def _above_0(total: float | Tensor) -> float | Tensor:
     """``total``, or 1 in place of 0: nothing is trained on then."""
-    if isinstance(total, Tensor):
-        return torch.where(total == 0, 1.0, total)
-    return total or 1.0
+    return torch.where(total == 0, 1.0, total) if isinstance(total, Tensor) else total or 1.0
 
 
 def unsupported(work: Optimisation) -> str | None:

@@ -13,7 +13,7 @@ from astkit.datasets.batch import Batch, join
 from astkit.gating.controllers import Controller
 from astkit.gating.gate import Gate
 from astkit.gating.scores import RelativeScore, score_rows
-from astkit.gating.selection import Scored, evaluating
+from astkit.gating.selection import evaluating
 from astkit.names import resolve
 from astkit.trainers.step import StepResult
 from astkit.trainers.trainer import Trainer
@@ -56,7 +56,8 @@ class SampleBySampleTrainer(Trainer):
                 f"{distributed.world()} processes cannot train sample by sample: use a Trainer"
             )
         self.update = update
-        self.score = RunningScore()
+        self.count = 0  # rows scored so far
+        self.reference: Tensor | None = None  # of a relative score, over these rows
         super().__init__(*args, **options)
         self._check_controller(self.gate.controller)
         for event in self.steering.replay:
@@ -116,9 +117,10 @@ class SampleBySampleTrainer(Trainer):
 
     def _per_sample(self, batch: Batch, weight: Tensor | None) -> StepResult:
         gate, rows = self.gate, _rows(batch)
-        if not self.score.count:
+        if not self.count:  # the first batch gives the controller its threshold
             with self.ledger.phase("score"), evaluating(self.model, self.device):
-                self.score.start(gate, [self._row(row) for row in rows])
+                first = torch.stack([self._score(row) for row in rows])
+                gate.controller.threshold(gate.usable(first)[0], 0)
             self._count_pass(self.model, batch)
         self._count_pass(self.model, batch)
         weights = torch.ones(len(rows), device=self.device) if weight is None else weight
@@ -142,13 +144,12 @@ class SampleBySampleTrainer(Trainer):
             chosen = gate.settle(together, active)
         for number in sorted(set(chosen.index.tolist()) - set(losses)):  # fallback rows
             train(number)
-        trained = _joined([losses[i] for i in sorted(losses)], together)
-        return StepResult(trained, chosen)
+        return StepResult(_joined([losses[i] for i in sorted(losses)], together), chosen)
 
     def _until_admitted(self, gate: Gate, rows: list[Batch], scores: list[Tensor]) -> int | None:
         """Append scores of further rows, up to the first that is trained on; its position."""
         for i in range(len(scores), len(rows)):
-            score = self.score(gate, self._row(rows[i]))
+            score = self._score(rows[i])
             scores.append(score)
             if not math.isfinite(score):
                 continue
@@ -157,36 +158,13 @@ class SampleBySampleTrainer(Trainer):
                 return i
         return None
 
-    def _row(self, row: Batch) -> Scored:
-        return self.scored(row, self.forward(self.model, row))
-
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "score": self.score.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        self.score.load_state_dict(state["score"])
-
-
-class RunningScore:
-    """A gate's score for single rows, with a running reference instead of the batch's."""
-
-    def __init__(self) -> None:
-        self.reference: Tensor | None = None
-        self.count = 0  # rows scored so far
-
-    def start(self, gate: Gate, rows: list[Scored]) -> None:
-        """Initialise the controller's threshold from the scores of the first batch."""
-        scores = torch.stack([self(gate, row) for row in rows])
-        gate.controller.threshold(gate.usable(scores)[0], 0)
-
-    def __call__(self, gate: Gate, row: Scored) -> Tensor:
-        """Score of one row (a batch of size 1), 0-dim; to be called in eval mode."""
-        score = gate.significance
+    def _score(self, row: Batch) -> Tensor:
+        """Score of one row, 0-dim, in eval mode; its reference runs in place of the batch's."""
+        score, seen = self.gate.significance, self.scored(row, self.forward(self.model, row))
         if not isinstance(score, RelativeScore):
             self.count += 1
-            return score_rows(score, row)[0]
-        features = score.features(row)
+            return score_rows(score, seen)[0]
+        features = score.features(seen)
         reference = features[0] if self.reference is None else self.reference.to(features)
         result = score.combine(features, reference)[0]
         if torch.isfinite(features).all():  # a NaN would persist in the reference
@@ -195,10 +173,12 @@ class RunningScore:
         return result
 
     def state_dict(self) -> dict[str, Any]:
-        return {"reference": self.reference, "count": self.count}
+        scored = {"count": self.count, "reference": self.reference}
+        return {**super().state_dict(), "score": scored}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.count, self.reference = state["count"], state["reference"]
+        super().load_state_dict(state)
+        self.count, self.reference = state["score"]["count"], state["score"]["reference"]
 
 
 def _rows(batch: Batch) -> list[Batch]:

@@ -186,7 +186,7 @@ class Trainer:
         features, held = None, self.validation
         if held is not None and hasattr(held, "order"):
             features = ModelFeatures(self.model, source, held, device, self.scorable)
-        self.batches.epoch.inform(features, self.budget.flops)
+        self.batches.epoch.inform(features, self.may_spend())
         self.targets: Targets | None = None
         self.step, self.progress, self.done = 0, 0.0, False
         self.saves = None if checkpoints is None else of_a_run(checkpoints)
@@ -457,8 +457,7 @@ class Trainer:
         if batch.index is None:
             check_rows_known(self.policy)
         if self.policy.plans:
-            first = self.batches.source.order(0)
-            self.policy.check(self.batches.epoch.run_info(first, 0.0))
+            self.policy.check(self.batches.epoch.run_info(self.batches.source.order(0), 0.0))
         if self.policy.chooses:
             with rng.isolated(self.device, self.config.seed, "check"):
                 self.policy.choose_from(self.scored(batch))
@@ -486,6 +485,13 @@ class Trainer:
             self.budget.check(self.ledger)
         return cost
 
+    def may_spend(self) -> float | None:
+        """FLOPs of the run, if these or rows through the model are its budget."""
+        if self.budget.rows is None:
+            return self.budget.flops
+        batch = self.batches.peek()
+        return self.budget.rows * self.cost(batch).training(batch.rows) / batch.rows
+
     def _book(self, batch: Batch, result: StepResult, cost: BatchFlops) -> None:
         """Add what a step cost to the ledger."""
         rows, trained, chosen = batch.rows, len(result.losses), result.selection
@@ -501,10 +507,9 @@ class Trainer:
             dense=rows / share,
             dense_passes=(passes if rows == trained else self.passes(rows)) / share,
         )
-        outside = 0.0
-        if self.step == 0 and distributed.rank() == 0:
-            outside = self.policy.cost or 0.0
-        self.ledger.flops.helper += self.policy.flops + outside
+        if self.step == 0 and distributed.rank() == 0:  # what its numbers took outside
+            self.policy.flops += self.policy.cost or 0.0
+        self.ledger.flops.helper += self.policy.flops
         self.policy.flops = 0.0
 
     def _record(self, batch: Batch, result: StepResult) -> StepRecord:
@@ -544,7 +549,7 @@ class Trainer:
 
     def _spent(self) -> float:
         """Fraction of the budget spent."""
-        if self.budget.flops and self.batches.processes > 1:
+        if (self.budget.flops or self.budget.rows) and self.batches.processes > 1:
             self.ledger.pool()
         if self.budget.seconds:
             self.ledger.settle()
@@ -599,8 +604,7 @@ class Trainer:
         }
         record = StepRecord(self.step, "epoch", metrics | validated)
         self.reports.log(record)
-        stopped = self.validator.should_stop(validated, self.model)
-        self.done = stopped or self.progress >= 1.0
+        self.done = self.validator.should_stop(validated, self.model) or self.progress >= 1.0
         if self.done:
             self.validator.best.restore(self.model)
             self.steering.end(self.step)
@@ -677,8 +681,7 @@ class Trainer:
             self.policy.exchange()
             self.report()
             self.ledger.pool()
-            state = {**self.optimisation.weights(), "trainer": self.state_dict()}
-            self.saves.write(state, place)
+            self.saves.write({**self.optimisation.weights(), "trainer": self.state_dict()}, place)
         return self.saves.folder
 
     def _place(self) -> tuple[object, ...]:

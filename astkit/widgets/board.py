@@ -77,8 +77,8 @@ class LiveBoard:
         for name in _TRAIN if phase == "train" else validated:
             value = metrics.get(name)
             if isinstance(value, int | float):
-                point = (step, float(value))
-                self._keep(self.series.setdefault(name, []), name, point, POINTS)
+                kept = self.series.setdefault(name, [])
+                self._keep(kept, name, (step, float(value)), POINTS)
         self.latest |= metrics
 
     def _keep(self, kept: list[Any], name: str, point: tuple[Any, ...], most: int) -> None:

@@ -318,5 +318,4 @@ def pixels(image: Any) -> np.ndarray:
     if array.dtype == np.uint8:
         return array / 255
     low, high = float(array.min()), float(array.max())
-    scaled: np.ndarray = (array - low) / ((high - low) or 1.0)
-    return scaled
+    return (array - low) / ((high - low) or 1.0)

@@ -150,8 +150,7 @@ class Screen:
 
     def _unsent(self, name: str, points: list[Any]) -> list[Any]:
         """The ``points`` that have not been sent yet."""
-        sent = self._sent.get(name, -1)
-        first = bisect_right(points, sent, key=lambda point: point[0])
+        first = bisect_right(points, self._sent.get(name, -1), key=lambda point: point[0])
         if points:
             self._sent[name] = points[-1][0]
         return points[first:]

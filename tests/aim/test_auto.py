@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.utils.data import Subset, TensorDataset
 
 from astkit.aim.auto import LEAST, LIKELY, Auto, trust
-from astkit.aim.policy import FEWEST, Aim
+from astkit.aim.forecast import FEWEST
+from astkit.aim.policy import Aim
 from astkit.gating import RunInfo, Visit
 from tests.aim.test_policy import BALANCED, TAIL, run_info
 from tests.gating.policies.recorded import close, drawn_shares
@@ -138,4 +139,4 @@ def test_groups_that_cannot_be_used_are_refused_before_the_first_step(policy: ty
         (missing, known, "groups of the training data is None in row 0"),
     ):
         with pytest.raises(ValueError, match=message):
-            policy().plan(run_info(train, target, 0, labels=train.tensors[1]))
+            policy().check(run_info(train, target, 0, labels=train.tensors[1]))

@@ -16,8 +16,8 @@ from astkit import Budget, TrainConfig
 from astkit.aim.policy import Aim
 from astkit.comparison import baseline, runs, training
 from astkit.comparison.baseline import Trial
+from tests import build
 from tests.aim.conftest import fewer_trees  # noqa: F401 (fixture)
-from tests.aim.test_policy import table
 from tests.comparison.small_tasks import run
 
 
@@ -36,7 +36,7 @@ def perceptron() -> nn.Module:
 def test_an_untuned_and_short_baseline_is_told_before_any_verdict(capsys):
     report = astkit.compare(perceptron, *digits(), seeds=[0], config=TrainConfig(lr=1e-3))
     forecast, rate, length, verdict = report.verdict.splitlines()
-    assert forecast.startswith("forecast: nothing to gain")
+    assert forecast.startswith("forecast: train on the old rows: they are like the target")
     assert rate.startswith("dense training is better at lr 0.003 (accuracy ")
     assert " points higher): this comparison is about an untuned baseline" in rate
     assert rate.endswith("an untuned baseline; pass config=TrainConfig(lr=0.003).")
@@ -93,7 +93,7 @@ def test_a_method_that_follows_other_validation_data_has_a_rate_of_its_own(monke
 
     monkeypatch.setattr(baseline, "try_rate", tried)
     monkeypatch.setattr(runs, "train_method", watched)
-    older, newer, test = (table(n, seed) for seed, n in enumerate((600, 200, 200)))
+    older, newer, test = (build.numbers(n, seed=seed) for seed, n in enumerate((600, 200, 200)))
     older.tensors[1][:420] *= -1
     squared = {"criterion": lambda outputs, targets: (outputs - targets).square().squeeze(1)}
     asked = {"policies": ["aim", "infobatch"], "seeds": [0], "budget": Budget(epochs=9), **squared}

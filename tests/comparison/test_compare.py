@@ -13,6 +13,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, Sampler, Subset, SubsetRandomSampler, TensorDataset
 
 from astkit import Budget, Comparison, Gate, InfoBatch, Metric, Policy, Selection, TrainConfig
+from astkit.aim.decisions import OLD
 from astkit.comparison import baseline, forecast, runs, training
 from astkit.comparison.baseline import Baseline
 from astkit.comparison.compare import checked_methods
@@ -442,11 +443,11 @@ def test_all_policies_are_checked_against_the_data_before_anything_is_trained(ki
 def test_the_forecast_knows_whether_targets_are_classes(kind, monkeypatch):
     told: list[Any] = []
 
-    def told_classes(*data: Any, classes: bool | None, **options: Any) -> Any:
-        told.append(classes)
+    def told_classes(*given: Any) -> Any:
+        told.append(given[3])
         raise ValueError("enough is known")
 
-    monkeypatch.setattr(forecast, "expected_gain", told_classes)
+    monkeypatch.setattr(forecast, "forecast_of", told_classes)
     y = TRAIN.tensors[1]
     y = {"counts": y, "column": y[:, None], "one logit": (y > 0).long()}[kind]
     train = TensorDataset(TRAIN.tensors[0], y)
@@ -647,7 +648,9 @@ def test_a_policy_that_chooses_by_the_target_has_a_forecast_first(report, tmp_pa
     for text in (found.verdict, Comparison.load(tmp_path).verdict):
         assert text.splitlines()[0] == f"{sentence}."
     assert sentence in found.to_html(tmp_path / "page.html").read_text()
-    assert found.to_json()["forecast"]["unit"] == found.forecast.unit
+    assert found.to_json()["forecast"]["decision"] == found.forecast.decision.name
+    assert found.given_forecast == ["aim"] * (found.forecast.decision != OLD)
+    assert ("given this forecast" in found.verdict) == bool(found.given_forecast)
 
 
 class Spectral(nn.Module):

@@ -156,7 +156,7 @@ def test_classes_that_no_training_row_has_are_left_out() -> None:
     assert test.values.tolist() == [1, 0, 1]
     assert test.notes == [
         "1 row without 'price': left out",
-        "classes that no training row has, left out: 'c', 'd'",
+        "classes that no training row has, left out with 2 of 6 rows: 'c', 'd'",
         *test.notes[2:],
     ]
 

@@ -46,7 +46,7 @@ def test_what_is_out_of_range_is_refused() -> None:
         words = r"schedule gives \[1.0, .*\] at 0, 0.5 and 1: return 0 or"
         refused((partial(TrainConfig, schedule=schedule), words))
     for limits in ({}, {"epochs": 1, "flops": 1}, {"epochs": 1, "steps": 1, "seconds": 1}):
-        refused((partial(Budget, **limits), "give exactly one of epochs, steps, flops and sec"))
+        refused((partial(Budget, **limits), "give exactly one of epochs, steps, flops, sec"))
     for name in ("epochs", "steps", "flops", "seconds"):
         words = f"budget {name} is .*: give a (number above 0|whole number)"
         refused(*((partial(Budget, **{name: limit}), words) for limit in NUMBERS))

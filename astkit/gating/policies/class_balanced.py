@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
 from astkit import rng
 from astkit.checks import check_number
@@ -36,22 +35,14 @@ class ClassBalanced(Policy):
         labels = labels_of_run(self, run)[run.rows]
         count = max(1, round(self.rate * len(run.rows)))
         key = (run.seed, "class_balanced", run.epoch, run.round)
-        return Selection(run.rows[draw_equally(labels, count, *key)])
-
-
-def draw_equally(labels: Tensor, count: int, *key: int | str) -> Tensor:
-    """Positions of ``count`` rows, equally many of each class, int64 ``[count]``, in random order.
-
-    ``labels``: int64 ``[n]``; ``key`` of the random numbers, see `rng`.
-    """
-    order = rng.permutation(len(labels), *key)
-    order = order[labels[order].argsort(stable=True)]  # by class, in random order within it
-    sizes = labels.bincount()
-    sizes = sizes[sizes > 0]
-    classes = len(sizes)
-    extra = rng.permutation(classes, *key, "extra") < count % classes
-    quotas = count // classes + extra.long()
-    which = torch.arange(classes).repeat_interleave(quotas)
-    turn = torch.arange(count) - (quotas.cumsum(0) - quotas)[which]
-    drawn = order[(sizes.cumsum(0) - sizes)[which] + turn % sizes[which]]
-    return drawn[rng.permutation(count, *key, "order")]
+        order = rng.permutation(len(labels), *key)
+        order = order[labels[order].argsort(stable=True)]  # by class, in random order within it
+        sizes = labels.bincount()
+        sizes = sizes[sizes > 0]
+        classes = len(sizes)
+        extra = rng.permutation(classes, *key, "extra") < count % classes
+        quotas = count // classes + extra.long()
+        which = torch.arange(classes).repeat_interleave(quotas)
+        turn = torch.arange(count) - (quotas.cumsum(0) - quotas)[which]
+        drawn = order[(sizes.cumsum(0) - sizes)[which] + turn % sizes[which]]
+        return Selection(run.rows[drawn[rng.permutation(count, *key, "order")]])

@@ -28,18 +28,10 @@ def draw_systematic(weights: Tensor, count: int, random: torch.Generator) -> Ten
     """
     order = torch.randperm(len(weights), generator=random)
     start = float(torch.rand(1, dtype=torch.float64, generator=random))
-    drawn = order.repeat_interleave(count_draws(weights[order], count, start))
-    return drawn[torch.randperm(count, generator=random)]
-
-
-def count_draws(weights: Tensor, count: int, start: float) -> Tensor:
-    """How often each row is drawn, int64 ``[n]`` with the sum ``count``, from ``weights [n]``.
-
-    Row i is drawn once for each of the points ``start``, ``start + 1``, ... that lies below the sum
-    of the weights up to i and not below that of those before it, where all weights sum to
-    ``count``. ``start`` is in [0, 1). In float64: float32 cannot tell sums above 2**24 apart.
-    """
-    reached = weights.cumsum(0, dtype=torch.float64)
+    # where all weights sum to count, a row is drawn once for each of the points start, start + 1,
+    # ... between the sums of weights before it and up to it; float32 cannot tell large ones apart
+    reached = weights[order].cumsum(0, dtype=torch.float64)
     reached /= reached[-1].clone()  # the last one is 1 now, also where the last weights are 0
     reached *= count
-    return reached.sub_(start).ceil_().diff(prepend=reached.new_zeros(1)).long()
+    counts = reached.sub_(start).ceil_().diff(prepend=reached.new_zeros(1)).long()
+    return order.repeat_interleave(counts)[torch.randperm(count, generator=random)]

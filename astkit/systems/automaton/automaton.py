@@ -285,8 +285,7 @@ def unique_pairs(inputs: int, outputs: int, generator: torch.Generator) -> Tenso
 
 def first_kernel(generator: torch.Generator) -> Tensor:
     """Wiring of a kernel's first layer: each neighbour, in random order, with the centre."""
-    order = torch.randperm(len(NEIGHBOURS), generator=generator)
-    a = torch.tensor(NEIGHBOURS)[order]
+    a = torch.tensor(NEIGHBOURS)[torch.randperm(len(NEIGHBOURS), generator=generator)]
     return torch.stack([a, torch.full_like(a, CENTRE)])
 
 

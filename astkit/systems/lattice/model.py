@@ -155,8 +155,7 @@ class Mapper(nn.Module):
         self.position = nn.Parameter(0.02 * torch.randn(config.cells))
 
     def forward(self, x: Tensor) -> Tensor:
-        surface: Tensor = torch.tanh(self.layers(x * self.scale))
-        return surface * self.gain + self.bias + self.position
+        return torch.tanh(self.layers(x * self.scale)) * self.gain + self.bias + self.position
 
 
 def _widest(config: LatticeConfig) -> int:

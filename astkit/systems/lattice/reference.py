@@ -80,9 +80,8 @@ class _Sample:
         if number + 1 < MIN_STEPS:
             return False
         done = self.counts["completed"] + self.counts["died"]
-        if done >= self.config.tau * self.counts["created"]:
-            return True
-        return self.stale >= self.config.patience
+        converged = done >= self.config.tau * self.counts["created"]
+        return converged or self.stale >= self.config.patience
 
     def step(self) -> None:
         births: list[_Flow] = []

@@ -69,8 +69,7 @@ class TextEncoder(nn.Module):
         self.out = nn.Linear(WIDTH, dim)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        embedding: Tensor = self.out(self.layers(self.words(tokens)))
-        return embedding
+        return self.out(self.layers(self.words(tokens)))
 
 
 class TextDecoder(nn.Module):
@@ -89,8 +88,7 @@ class TextDecoder(nn.Module):
         begin = torch.full_like(tokens[:, :1], BEGIN)
         preceding = self.words(torch.cat([begin, tokens[:, :-1]], 1))
         outputs, _ = self.gru(preceding, self.start(surface)[None].contiguous())
-        logits: Tensor = self.out(outputs)
-        return logits
+        return self.out(outputs)
 
     @torch.no_grad()
     def greedy(self, surface: Tensor, length: int) -> Tensor:

@@ -149,7 +149,7 @@ def test_the_trainer_takes_it(name: str) -> None:
     assert 0 < counts.trained <= 3 * N + 3
     assert counts.trained < 3 * N or (getattr(policy, "rate", 1.0) == 1 and name not in SHORT)
     assert (counts.scored > 0) == policy.chooses
-    assert (trainer.ledger.flops.helper > 0) == (name in ("learned", "aim", "auto"))
+    assert (trainer.ledger.flops.helper > 0) == (name == "learned")  # aim's trees are timed
 
 
 RATED = ("random", "cached_loss", "class_balanced", "infobatch", "learned")

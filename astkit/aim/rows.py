@@ -40,8 +40,9 @@ class Rows:
 
     The kind of the inputs follows from their type and shape, and with it their features:
 
-    - float ``[F]`` or ``[T, F]``: a table, or series; the columns themselves. So are several inputs
-      of numbers or vectors, one of them float, such as columns by name or categories beside them;
+    - a `Table`, or float ``[F]`` or ``[T, F]``, as of series: the columns themselves, NaN where a
+      `Table` has no value. So are several inputs of numbers or vectors, one of them float, such as
+      columns by name or categories beside them;
     - ``[C, H, W]``: `image_features`;
     - strings: counts of hashed words and pairs of words (scikit-learn's HashingVectorizer);
     - integers ``[T]``: counts of hashed n-grams, see `token_features`.
@@ -54,11 +55,9 @@ class Rows:
 
     Attributes:
         kind: of the inputs.
+        table: the `Table` that the rows are of; else ``None``.
         labels: int64 ``[N]``, where the targets are classes, else ``None``.
         groups: of rows that depend on each other, see `row_groups`, or ``None``.
-        columns: bool ``[d]``, the columns of a table to look at; ``None`` for all.
-        copies: int64 ``[N]``, the same number for rows that are copies; ``None`` without any.
-        block: consecutive rows that are taken together, since they depend on each other; 1: none.
         flops: of computing features so far.
 
     Raises ``ValueError`` for data without rows that can be selected, and where features are asked
@@ -91,18 +90,18 @@ class Rows:
                 " known: pass a data set, such as a Subset"
             )
         self._features, self._by_row = features, by_row
-        self.columns: np.ndarray[Any, Any] | None = None
+        if isinstance(self._data, Table) and self._numbers is not None:
+            self._data, self._numbers = self._data.take(self._numbers), None
+        own = features is not None or by_row is not None
+        self.table = self._data if isinstance(self._data, Table) and not own else None
         self.labels, self._classes = class_labels(data, classes), classes
         self.groups = row_groups(data)
         self.flops = 0.0
-        self.copies: Tensor | None = None
         self._hashes: Tensor | None = None  # int64 [N], 0 where inputs were not read
         self._place: Tensor | None = None
         self._kept: Matrix = None
         first = self.inputs(torch.zeros(1, dtype=torch.int64))
-        own = features is not None or by_row is not None
         self.kind = GIVEN if own else kind_of(first)
-        self.block = 1
 
     def __len__(self) -> int:
         return len(self._data if self._numbers is None else self._numbers)
@@ -111,6 +110,12 @@ class Rows:
     def of_model(self) -> bool:
         """Whether the features are those of a model, which may know the targets."""
         return self._by_row is not None
+
+    @cached_property
+    def _matrix(self) -> Matrix:
+        """The columns of the `Table`, for trees."""
+        assert self.table is not None
+        return self.table.matrix(scaled=False)
 
     @cached_property
     def varies(self) -> bool:
@@ -175,8 +180,10 @@ class Rows:
         Where it is not known, whole numbers are if they do not look like classes, and several of a
         row if each is 0 or 1.
         """
+        if targets.is_complex():
+            return False
         if targets.is_floating_point() or self._classes is False:
-            return not targets.is_complex()
+            return True
         if self._classes or self.labels is not None:
             return False
         several = targets.numel() > len(targets)
@@ -221,6 +228,8 @@ class Rows:
     def _of(self, rows: Tensor) -> Matrix:
         if self._by_row is not None:
             return self._by_row(rows).numpy()
+        if self.table is not None:
+            return self._matrix[rows.numpy()]
         x = self.inputs(rows)
         self._hash(rows, x)
         if self._features is not None:
@@ -240,8 +249,7 @@ class Rows:
         if self.kind == TOKENS:
             return token_features(x.numpy())
         if self.kind == TABLE:
-            table = x.reshape(len(rows), -1).float().numpy()
-            return table if self.columns is None else table[:, self.columns]
+            return x.reshape(len(rows), -1).float().numpy()
         shape = f" of shape {list(x.shape[1:])} a row" if isinstance(x, Tensor) else ""
         raise ValueError(
             f"no features are known for inputs that are a {type(x).__name__}{shape}: pass"

@@ -13,8 +13,18 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 from astkit import Loader, indexed
-from astkit.aim import features
-from astkit.aim.features import IMAGES, TABLE, TEXTS, TOKENS, Rows
+from astkit.aim.rows import (
+    CELLS,
+    FILTERS,
+    IMAGES,
+    TABLE,
+    TEXTS,
+    TOKENS,
+    WINDOW,
+    Rows,
+    image_features,
+    token_features,
+)
 from astkit.datasets import Images
 
 
@@ -79,27 +89,27 @@ def test_rows_of_a_subset_are_its_own() -> None:
 
 def test_images_are_described_by_statistics_and_filters() -> None:
     images = torch.randint(0, 256, (3, 2, 9, 9), generator=torch.Generator().manual_seed(0))
-    found, flops = features.image_features(images.to(torch.uint8))
+    found, flops = image_features(images.to(torch.uint8))
     x = images / 255
     assert found[:, :2].allclose(x.mean((2, 3)))
     assert found[:, 2:4].allclose(x.std((2, 3), correction=0))
     rows, columns = (x[:, :, 1:] - x[:, :, :-1]).abs(), (x[..., 1:] - x[..., :-1]).abs()
     assert found[:, 4:8].allclose(torch.cat([rows.mean((2, 3)), columns.mean((2, 3))], 1))
-    filtered = found[:, 12:].reshape(3, features.FILTERS, features.CELLS, features.CELLS)
+    filtered = found[:, 12:].reshape(3, FILTERS, CELLS, CELLS)
     assert bool((filtered >= 0).all())
-    flat, _ = features.image_features(torch.full((1, 2, 9, 9), 7, dtype=torch.uint8))
-    inner = flat[:, 12:].reshape(features.FILTERS, 3, 3)[:, 1, 1]
+    flat, _ = image_features(torch.full((1, 2, 9, 9), 7, dtype=torch.uint8))
+    inner = flat[:, 12:].reshape(FILTERS, 3, 3)[:, 1, 1]
     assert float(inner.abs().max()) < 1e-5  # filters without a mean see no edge in the middle
-    assert flops == 3 * features.FILTERS * 2 * 2 * features.WINDOW**2 * 5 * 5
-    again, _ = features.image_features(images.to(torch.uint8)[1:])
+    assert flops == 3 * FILTERS * 2 * 2 * WINDOW**2 * 5 * 5
+    again, _ = image_features(images.to(torch.uint8)[1:])
     assert again.allclose(found[1:], atol=1e-6)
-    large, _ = features.image_features(torch.zeros(1, 2, 300, 200))
+    large, _ = image_features(torch.zeros(1, 2, 300, 200))
     assert large.shape[1] == found.shape[1]
 
 
 def test_tokens_are_counted_in_runs() -> None:
     tokens = np.array([[5, 6, 5, 6], [1, 1, 1, 1], [5, 6, 7, 8]])
-    found = features.token_features(tokens).toarray()
+    found = token_features(tokens).toarray()
     assert np.allclose((found**2).sum(1), 1)
     counts = sorted(found[0][found[0] > 0].tolist())  # 5, 6 and 5 6 twice; 6 5, 5 6 5, 6 5 6 once
     assert counts == pytest.approx([each / 15**0.5 for each in (1, 1, 1, 2, 2, 2)])
@@ -121,7 +131,7 @@ def test_rows_of_transformers_may_have_any_length_and_masks(
     assert rows.targets(torch.tensor([1, 2])).tolist() == [[1, 1], [7, -100]]
     found = rows.features(torch.arange(3)).toarray()
     for row, own in zip(ids, found, strict=True):
-        assert own == pytest.approx(features.token_features(np.array([row])).toarray()[0])
+        assert own == pytest.approx(token_features(np.array([row])).toarray()[0])
     longer = [row + [0] * (6 - len(row)) for row in ids]
     real = [[1] * len(row) + [0] * (6 - len(row)) for row in ids]
     items = [
@@ -131,9 +141,9 @@ def test_rows_of_transformers_may_have_any_length_and_masks(
     masked = Rows(items)
     assert (masked.features(torch.arange(3)) != rows.features(torch.arange(3))).nnz == 0
     assert masked.targets(torch.arange(3)).tolist() == [2, 2, 2]
-    monkeypatch.setattr(features, "CHUNK", 2)
+    monkeypatch.setattr("astkit.aim.rows.CHUNK", 2)
     assert rows.targets(torch.arange(3)).equal(labels)
-    empty = features.token_features(np.array([[3, 4], [-1, -1]])).toarray()
+    empty = token_features(np.array([[3, 4], [-1, -1]])).toarray()
     assert np.allclose((empty**2).sum(1), [1, 0])
 
 
@@ -163,7 +173,7 @@ def test_rows_are_read_without_gradients_and_bad_ones_are_named() -> None:
 
 MEMORY = """
 import random, resource
-from astkit.aim import policy as aim
+from astkit import aim
 
 words = [f"w{number}" for number in range(5000)]
 draw = random.Random(0)

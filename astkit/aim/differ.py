@@ -1,0 +1,474 @@
+"""Whether old rows differ from the target, and how much more frequent each is there.
+
+The density ratio p_target(x, y) / p_old(x, y) is a product: p_target(y) / p_old(y), counted where
+the targets are classes, times p_target(x | y) / p_old(x | y), estimated by a classifier that tells
+old rows, weighted by the first factor, from rows of the target. A test comes before either.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from astkit import rng
+from astkit.aim.rows import CHUNK, TABLE, TEXTS, TOKENS, Matrix, Rows, stack
+from astkit.aim.sides import OUTPUTS, Sides
+from astkit.datasets.dependence import Array
+from astkit.datasets.table import Table
+
+LEVEL = 0.01  # probability of any false alarm in a run without a shift
+TESTS = 3  # of a run: classes, inputs before training, inputs as the model sees them
+TESTED = 4000  # rows of a test, at most; half of them of the target, where it has as many
+FOLDS = 3
+DRAWS = 2000  # permutations of a test
+FLOOR = 0.01  # smallest ratio, as a share of the largest
+LOWEST = 0.01  # smallest share of target-like rows that is believed
+SHRINK = 0.06  # ridge penalty for each unit of weight, times features / rows of the target
+SEPARATING = 0.98
+"""AUC from which on a column alone tells old rows from the target: it does not shape weights."""
+COMPARED = 5_000  # rows of each side for that, at most
+BINS = 32  # of a column of numbers
+TREES: dict[str, Any] = {
+    "max_iter": 40,
+    "learning_rate": 0.2,
+    "max_leaf_nodes": 15,
+    "max_bins": 64,
+    "early_stopping": False,
+    "random_state": 0,
+}
+
+WeightsOf = Callable[[Tensor, Tensor], Tensor]
+"""``(rows of the target, old rows)``: weights of these, float64 ``[n]``, shaped by the former."""
+
+
+class Difference(NamedTuple):
+    """``auc`` of telling two kinds of rows apart, on rows that were not fitted; its p-value."""
+
+    auc: float
+    p: float
+
+
+def find_shift(sides: Sides, unseen: Tensor | None = None) -> tuple[WeightsOf | None, Difference]:
+    """Weights of old rows by class shares and inputs of the target, and the test of the inputs.
+
+    ``None`` without a difference. ``unseen``: see `input_test`.
+    """
+    whole = torch.ones(len(sides.old), dtype=torch.float64)
+    labels = sides.labels
+    if labels is not None and class_test(sides) > LEVEL / TESTS:
+        labels = None  # the classes are as frequent in both
+    compared = compared_columns(sides)
+
+    def factor_of(of_target: Tensor) -> Tensor:
+        return whole if labels is None else class_factor(labels[0], labels[1][of_target])
+
+    test = input_test(sides, factor_of(sides.everything), compared, unseen)
+    inputs = test.p <= LEVEL / TESTS
+
+    def weights_of(of_target: Tensor, rows: Tensor) -> Tensor:
+        factor = factor_of(of_target)
+        weights = factor[rows]
+        if inputs:
+            weights = weights * input_ratio(sides, factor, compared, of_target, rows)
+        return weights / weights.mean()
+
+    return weights_of if inputs or labels is not None else None, test
+
+
+# --- columns that give the side away -----------------------------------------------------------
+
+
+def column_aucs(old: Table, new: Table, seed: int = 0) -> dict[str, float]:
+    """AUC of telling rows of two tables apart by each column alone, see `column_auc`."""
+    import pandas as pd
+
+    rows = [rng.permutation(len(each), seed, "columns").numpy()[:COMPARED] for each in (old, new)]
+    found = {}
+    for name in map(str, old.frame):
+        parts = [each.frame[name].iloc[own] for each, own in zip((old, new), rows, strict=True)]
+        words = isinstance(parts[0].dtype, pd.CategoricalDtype)
+        both = pd.concat([part.astype(object) if words else part for part in parts])
+        if words:
+            values = both.factorize()[0].astype(np.float64)
+        elif both.dtype.kind == "M":
+            values = both.to_numpy("datetime64[s]").astype(np.float64)
+            values[both.isna().to_numpy()] = np.nan
+        else:
+            values = both.to_numpy("float64")
+        found[name] = column_auc(values, len(parts[0]), words, seed)
+    return found
+
+
+def column_auc(values: Array, old: int, words: bool, seed: int) -> float:
+    """AUC of telling the first ``old`` rows from the others by one column, float or codes ``[n]``.
+
+    The target's share in each of `BINS` bins, or for each of the ``words``, in one half of the rows
+    scores the other half. Missing values are a bin of their own.
+    """
+    known = ~np.isnan(values)
+    place = np.zeros(len(values), np.int64)
+    if words:
+        place[known] = 1 + values[known].astype(np.int64)
+    elif known.any():
+        edges = np.unique(np.quantile(values[known], np.linspace(0, 1, BINS + 1)[1:-1]))
+        place[known] = 1 + np.searchsorted(edges, values[known], side="right")
+    kinds = np.arange(len(values)) >= old
+    half = rng.permutation(len(values), seed, "column").numpy() % 2
+    found = []
+    for own in (0, 1):
+        fitted, judged = half != own, half == own
+        size = int(place.max()) + 1
+        of_target = np.bincount(place[fitted & kinds], minlength=size) / max(1, kinds.sum())
+        of_old = np.bincount(place[fitted & ~kinds], minlength=size) / max(1, old)
+        share = (of_target + 1e-9) / (of_target + of_old + 2e-9)
+        ranks = np.unique(share[place[judged]], return_inverse=True)[1]
+        found.append(auc(ranks, kinds[judged], np.ones(int(judged.sum()))))
+    return float(np.mean(found))
+
+
+def compared_columns(sides: Sides) -> Array | None:
+    """Which features shape weights, bool ``[d]``: of tables those that do not separate the sides.
+
+    A date after all those of the old rows would make no old row like the target. ``None``: all.
+    """
+    old, new = sides.old, sides.target
+    if old.kind != TABLE:
+        return None
+    if old.table is not None and new.table is not None:
+        kinds = old.table.columns
+        alone = column_aucs(old.table, new.table, sides.seed)
+        names = [name for name in alone if alone[name] > SEPARATING or kinds[name].kind == "date"]
+        # inputs have the name of their column and what they say of it, such as "day hour"
+        left_out = tuple(f"{name} " for name in names)
+        kept = np.array([not f"{name} ".startswith(left_out) for name in old.table.names], bool)
+    else:
+        x, z = old.features(sides.sample)[:COMPARED], new.features(sides.everything)[:COMPARED]
+        both = np.concatenate([x, z]).astype(np.float64)
+        columns = (column_auc(column, len(x), False, sides.seed) for column in both.T)
+        kept = np.array([each <= SEPARATING for each in columns], bool)
+    return kept if kept.any() else None
+
+
+# --- classes -----------------------------------------------------------------------------------
+
+
+def class_test(sides: Sides) -> float:
+    """P-value of equal class shares: Pearson's statistic, by permutation of rows or units."""
+    assert sides.labels is not None
+    random = np.random.default_rng(rng.derive(sides.seed, "aim", "classes"))
+    rows = [sides.firsts(side, torch.arange(len(own))) for side, own in enumerate(sides.labels)]
+    labels = [own[which] for own, which in zip(sides.labels, rows, strict=True)]
+    if not sides.apart:
+        return _row_class_test(labels[0], labels[1], random)
+    own = [sides.units[side][which] for side, which in enumerate(rows)]
+    sizes = [1 + int(each.max()) for each in own]
+    unit = torch.cat([own[0], own[1] + sizes[0]])
+    counts = np.zeros((sum(sizes), 1 + int(torch.cat(labels).max())))  # by unit and class
+    np.add.at(counts, (unit.numpy(), torch.cat(labels).numpy()), 1)
+    of_all = counts.sum(0)
+
+    def statistic(kinds: Array) -> float:
+        of_target = kinds @ counts
+        expected = of_all * (of_target.sum() / of_all.sum())
+        return float(((of_target - expected) ** 2 / np.maximum(expected, 1e-12)).sum())
+
+    kinds = np.repeat([0.0, 1.0], sizes)
+    observed = statistic(kinds) * (1 - 1e-9)
+    as_far = sum(statistic(random.permutation(kinds)) >= observed for _ in range(DRAWS))
+    return (1 + as_far) / (1 + DRAWS)
+
+
+def _row_class_test(old: Tensor, target: Tensor, random: np.random.Generator) -> float:
+    """The same of independent rows, whose permuted counts have a known distribution."""
+    counts = torch.cat([old, target]).bincount()
+    of_target = target.bincount(minlength=len(counts))[counts > 0].numpy()
+    both = counts[counts > 0].numpy()
+    expected = both * (of_target.sum() / both.sum())
+    drawn = random.multivariate_hypergeometric(
+        both, int(of_target.sum()), DRAWS, method="marginals"
+    )
+    statistic = ((of_target - expected) ** 2 / expected).sum()
+    as_far = ((drawn - expected) ** 2 / expected).sum(1) >= statistic * (1 - 1e-9)
+    return float((1 + as_far.sum()) / (1 + DRAWS))
+
+
+def class_factor(old: Tensor, target: Tensor) -> Tensor:
+    """p_target(y) / p_old(y) of each old row, float64 ``[N]``.
+
+    A class that the target has no row of may be rare there: it counts as half a row.
+    """
+    size = 1 + max(int(old.max()), int(target.max()))
+    in_old = old.bincount(minlength=size).double() / len(old)
+    rows = target.bincount(minlength=size).double().clamp_min(0.5)
+    return (rows / len(target) / in_old.clamp_min(1e-30))[old]
+
+
+# --- inputs, given the class ---------------------------------------------------------------------
+
+
+class Classifier:
+    """Tells old rows from rows of the target; each kind has half of the weight.
+
+    Of tables boosted trees on columns and targets, so that another law is seen. Else linear models
+    of features; of those of a model with the class label, since a loss that is usual for one class
+    is not for another.
+
+    Args:
+        old, target: int64, the rows to fit.
+        factor: float64 ``[N]``, weights of all old rows.
+        compared: columns of a table, see `compared_columns`.
+    """
+
+    def __init__(
+        self, sides: Sides, old: Tensor, target: Tensor, factor: Tensor, compared: Array | None
+    ) -> None:
+        self.sides, self.compared = sides, compared
+        x = stack([self._view(sides.old, old), self._view(sides.target, target)])
+        kinds = np.repeat([0, 1], [len(old), len(target)])
+        of_old = factor[old].numpy()
+        weight = np.concatenate([of_old, np.full(len(target), of_old.sum() / len(target))])
+        self.model = classifier_for(
+            sides.old.kind, SHRINK * weight.sum() * x.shape[1] / len(target)
+        )
+        if sides.old.kind == TABLE:
+            self.edges = bin_edges(x)
+            x = binned(x, self.edges)
+        last = self.model.steps[-1][0]
+        self.model.fit(x, kinds, **{f"{last}__sample_weight": weight})
+        sides.flops += fit_flops(self.model.steps[-1][1], x)
+
+    def scores(self, rows: Rows, which: Tensor) -> Array:
+        """A number for each of the rows ``which``, int64 ``[n]``: higher, more like the target."""
+        if not len(which):
+            return np.empty(0)
+        x = self._view(rows, which)
+        if rows.kind == TABLE:
+            x = binned(x, self.edges)
+        if hasattr(self.model, "predict_proba"):
+            return np.asarray(self.model.predict_proba(x)[:, 1], np.float64)
+        return np.asarray(self.model.predict(x), np.float64)
+
+    def _view(self, rows: Rows, which: Tensor) -> Matrix:
+        """What the classifier sees of the rows ``which``."""
+        x = rows.features(which)
+        labels = self.sides.labels
+        own = None if labels is None else labels[0 if rows is self.sides.old else 1][which].numpy()
+        if rows.kind == TABLE:
+            x = x if self.compared is None else x[:, self.compared]
+            if own is not None:
+                return np.column_stack([x, own]).astype(np.float32)
+            targets = rows.targets(which) if self.sides.has_targets else None
+            if targets is not None and not targets.is_complex():
+                return np.column_stack([x, numbers(targets)[:, :OUTPUTS]]).astype(np.float32)
+        elif rows.of_model and own is not None and labels is not None:
+            classes = np.eye(1 + int(torch.cat(labels).max()), dtype=np.float32)
+            return np.hstack([x, classes[own]])
+        return x
+
+
+def classifier_for(kind: str, penalty: float) -> Any:
+    """A scikit-learn pipeline: boosted trees for tables, logistic regression for texts.
+
+    For dense features, of which there are many, ridge regression of the kind, which has a closed
+    form, with a ``penalty`` on standardised features.
+    """
+    from sklearn.ensemble import HistGradientBoostingClassifier
+    from sklearn.linear_model import LogisticRegression, Ridge
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    if kind == TABLE:
+        return make_pipeline(HistGradientBoostingClassifier(**TREES))
+    if kind in (TEXTS, TOKENS):
+        return make_pipeline(LogisticRegression(C=10.0, max_iter=200))
+    return make_pipeline(StandardScaler(), Ridge(penalty))
+
+
+def numbers(targets: Tensor) -> Array:
+    """Targets as numbers, ``[n, outputs]``."""
+    return targets.reshape(len(targets), -1).double().numpy()
+
+
+def bin_edges(x: Array) -> list[Array]:
+    """Edges of at most 64 bins for each column of ``x [n, d]``.
+
+    scikit-learn weighs the quantiles of weighted rows, which takes longer than its trees.
+    """
+    edges = []
+    for column in x.T:
+        values = np.unique(column[~np.isnan(column)].astype(np.float64))
+        middle = (values[1:] + values[:-1]) / 2
+        if len(values) > TREES["max_bins"]:
+            known = column[~np.isnan(column)].astype(np.float64)
+            middle = np.unique(np.quantile(known, np.linspace(0, 1, TREES["max_bins"] + 1)[1:-1]))
+        edges.append(middle)
+    return edges
+
+
+def binned(x: Array, edges: list[Array]) -> Array:
+    """Columns ``[n, d]`` as numbers of bins, which trees are fitted to; NaN where it is missing."""
+    bins = np.empty(x.shape, np.float32)
+    for place, own in enumerate(edges):
+        bins[:, place] = np.searchsorted(own, x[:, place].astype(np.float64))
+    bins[np.isnan(x)] = np.nan
+    bins[:, [not len(own) for own in edges]] = 0  # trees fail at a column without a value
+    return bins
+
+
+def fit_flops(estimator: Any, x: Matrix) -> float:
+    """FLOPs of fitting a scikit-learn ``estimator`` to ``x [n, d]``, by its main loop.
+
+    Of a linear model two products of ``x`` with a vector for each iteration, or the normal
+    equations. 0 for trees, which are timed.
+    """
+    if hasattr(estimator, "max_leaf_nodes"):
+        return 0.0
+    entries = x.nnz if hasattr(x, "nnz") else x.size
+    iterations = float(np.max(getattr(estimator, "n_iter_", None) or 0))
+    return 4 * entries * iterations if iterations else 2 * entries * x.shape[1]
+
+
+def input_test(
+    sides: Sides, factor: Tensor, compared: Array | None = None, rows: Tensor | None = None
+) -> Difference:
+    """Whether old rows, weighted by ``factor [N]``, differ from the target given their class.
+
+    A classifier is fitted to a half of the target and other old rows, and judged on the rest, at
+    most `TESTED` rows; its AUC is compared with those of permuted kinds of whole units, within
+    classes. ``rows``: int64, the old rows to use, in random order; by default any. Random
+    transforms of either alone would be such a difference: the AUC is NaN then, and p 1.
+    """
+    if sides.old.varies != sides.target.varies:
+        return Difference(math.nan, 1.0)
+    rows = sides.by_unit(sides.sample if rows is None else rows)  # so that no unit is on both sides
+    half = sides.folds(1, 2, "halves")
+    fit, judge = (half == 0).nonzero().squeeze(1), (half == 1).nonzero().squeeze(1)
+    judge = judge[: TESTED // 2]
+    count = min(TESTED - len(judge), len(rows) // 2)
+    held, fitted = sides.firsts(0, rows[:count]), rows[count:]
+    judge = sides.firsts(1, judge)
+    classifier = Classifier(sides, fitted, fit, factor, compared)
+    scores = np.concatenate(
+        [classifier.scores(sides.old, held), classifier.scores(sides.target, judge)]
+    )
+    kinds = np.repeat([False, True], [len(held), len(judge)])
+    weights, strata = np.ones(len(kinds)), np.zeros(len(kinds), np.int64)
+    if sides.labels is not None:
+        of_held = sides.labels[0][held]
+        strata = torch.cat([of_held, sides.labels[1][judge]]).numpy()
+        of_class = np.ones(strata.max() + 1)
+        of_class[of_held.numpy()] = factor[held].numpy()
+        weights = of_class[strata]
+    units = torch.cat([sides.units[0][held], -1 - sides.units[1][judge]]).numpy()
+    blocks = sides.apart and sides.old.groups is None
+    if blocks and bool((factor == factor[0]).all()):  # they hold several classes
+        strata = np.zeros_like(strata)
+    random = np.random.default_rng(rng.derive(sides.seed, "aim", "permutations"))
+    return permutation_test(scores, kinds, weights, strata, units, random)
+
+
+def permutation_test(
+    scores: Array,
+    kinds: Array,
+    weights: Array,
+    strata: Array,
+    blocks: Array,
+    random: np.random.Generator,
+) -> Difference:
+    """AUC of ``scores [n]`` for bool ``kinds [n]``, and the share of permutations that reach it.
+
+    A row of the kind False counts with its ``weights``. Permuted are the kinds of whole ``blocks``,
+    within ``strata``, those of a block's first row; weights of single rows go with their kinds.
+    """
+    _, first, unit = np.unique(blocks, return_index=True, return_inverse=True)
+    grouped = np.lexsort((np.arange(len(first)), strata[first]))
+    single = len(first) == len(blocks)
+    _, place = np.unique(scores, return_inverse=True)
+    observed, reached = auc(place, kinds, weights), 0
+    for _ in range(DRAWS):
+        source = np.empty_like(grouped)
+        source[np.argsort(strata[first] + random.random(len(first)))] = first[grouped]
+        moved = weights[source[unit]] if single else weights
+        reached += auc(place, kinds[source[unit]], moved) >= observed - 1e-12
+    return Difference(observed, (1 + reached) / (1 + DRAWS))
+
+
+def auc(place: Array, kinds: Array, weights: Array) -> float:
+    """Share of pairs of kinds (True, False) in which the former has the higher place, ties half.
+
+    ``place``: ranks of scores from 0, int ``[n]``. A row of the kind False counts with its
+    ``weights [n]``, one of the kind True with 1.
+    """
+    size = int(place.max()) + 1
+    ones = np.bincount(place[kinds], minlength=size)
+    others = np.bincount(place[~kinds], weights[~kinds], minlength=size)
+    below = np.cumsum(others) - 0.5 * others
+    return float((ones * below).sum() / max(ones.sum() * others.sum(), 1e-300))
+
+
+def input_ratio(
+    sides: Sides, factor: Tensor, compared: Array | None, of_target: Tensor, rows: Tensor
+) -> Tensor:
+    """p_target(x | y) / p_old(x | y) of the old ``rows``, int64: float64 ``[n]``.
+
+    By classifiers fitted to two of `FOLDS` parts of the rows ``of_target`` and of the sample of old
+    rows, weighted by ``factor [N]``; each scores the third part of ``rows``. The scores are
+    calibrated together; the ratio is at most 1 / the share of target-like rows, and at least
+    `FLOOR` of that.
+    """
+    in_old = sides.folds(0, FOLDS, "aim", "folds of old rows")
+    in_target = sides.folds(1, FOLDS, "aim", "folds of the target")[of_target]
+    scores, scores_of_target = np.zeros(len(rows)), np.zeros(len(of_target))
+    for fold in range(FOLDS):
+        fitted = sides.sample[in_old[sides.sample] != fold]
+        classifier = Classifier(sides, fitted, of_target[in_target != fold], factor, compared)
+        for part in (in_old[rows] == fold).nonzero().squeeze(1).split(CHUNK):
+            # a tensor of one number would be taken for an integer
+            scores[part.numpy()] = classifier.scores(sides.old, rows[part])
+        held = in_target == fold
+        scores_of_target[held.numpy()] = classifier.scores(sides.target, of_target[held])
+    return torch.from_numpy(calibrate(scores, scores_of_target, factor[rows].numpy()))
+
+
+def calibrate(scores: Array, of_target: Array, weights: Array) -> Array:
+    """Ratios of two densities of scores, float64 ``[n]``, at those of the old rows.
+
+    ``scores [n]`` of old rows count with their ``weights``, scores ``of_target [m]`` with n/m
+    each: isotonic regression gives the probability of the target at each score. Ratios are at most
+    1 / `target_share`, and at least `FLOOR` of that.
+    """
+    from sklearn.isotonic import IsotonicRegression
+
+    both = np.concatenate([scores, of_target])
+    kinds = np.repeat([0.0, 1.0], [len(scores), len(of_target)])
+    weight = np.concatenate(
+        [weights, np.full(len(of_target), weights.sum() / max(1, len(of_target)))]
+    )
+    curve = IsotonicRegression(y_min=0.0, y_max=1.0, out_of_bounds="clip")
+    curve.fit(both, kinds, weight)
+    odds = curve.predict(scores)
+    most = 1 / target_share(scores, of_target, weights)
+    return np.clip(odds / np.maximum(1 - odds, 1e-12), FLOOR * most, most)
+
+
+def target_share(scores: Array, of_target: Array, weights: Array) -> float:
+    """Share of the old rows that are like the target, in [`LOWEST`, 1]: best-bin estimation.
+
+    The smallest ratio of both kinds' shares above a score, where a bound on its error is best.
+    Source: Garg et al., "Mixture proportion estimation and PU learning", NeurIPS 2021, algorithm 1,
+    with their gamma = 0.01 and delta = 0.1; ``weights [n]`` count the old rows.
+    """
+    order = np.argsort(-scores, kind="stable")
+    above = np.concatenate([[0.0], np.cumsum(weights[order])]) / weights.sum()
+    cuts = np.sort(of_target)[::-1]
+    wanted = np.arange(1, len(cuts) + 1) / len(cuts)
+    share = above[np.searchsorted(-scores[order], -cuts, side="right")]
+    rows = weights.sum() ** 2 / (weights**2).sum()  # of equal weight that are as uncertain
+    error = sum(np.sqrt(np.log(4 / 0.1) / (2 * n)) for n in (rows, len(cuts)))
+    best = np.argmin((share + 1.01 * error) / wanted)
+    return float(np.clip(share[best] / wanted[best], LOWEST, 1.0))
