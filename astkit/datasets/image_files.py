@@ -13,7 +13,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "PPM", "TIFF")  # as Pillow calls them
-REMEDY = "replace it, or take it out"
 
 
 def find_images(folder: Path) -> list[Path]:
@@ -79,5 +78,5 @@ def decode(data: bytes, where: str) -> Tensor:
     except Exception as error:  # what Pillow's decoders raise is not documented
         unknown = isinstance(error, UnidentifiedImageError)
         reason = f"none of {', '.join(FORMATS)}" if unknown else error
-        raise ValueError(f"{where} is damaged or no image ({reason}); {REMEDY}.") from error
+        raise ValueError(f"{where} is damaged or no image ({reason}); replace it.") from error
     return torch.from_numpy(pixels).permute(2, 0, 1).contiguous()

@@ -118,7 +118,11 @@ def load_folders(root: Path | None, size: int | None) -> Parts:
     if not train:
         remedy = "put images in root/<class>/ or root/train/<class>/"
         raise FileNotFoundError(f"No class folders with images are in {root}; {remedy}.")
-    _check_depth(root, train)
+    paths = next(iter(train.values()))
+    inner, outer = {path.parent for path in paths}, Path(os.path.commonpath(paths))
+    if len(train) == 1 and len(inner) > 1 and outer not in inner:  # a folder around the classes
+        one = f"{root} has one class, whose images are in {len(inner)} folders of {outer}"
+        raise ValueError(f"{one}; pass root={str(outer)!r} if these are the classes.")
     for name in test:
         if name not in train:
             raise ValueError(
@@ -140,18 +144,6 @@ def _class_files(root: Path) -> dict[str, list[Path]]:
     """The images in and below each folder of ``root``; folders without images are left out."""
     by_class = {folder.name: find_images(folder) for folder in sorted(root.glob("[!.]*/"))}
     return {name: paths for name, paths in by_class.items() if paths}
-
-
-def _check_depth(root: Path, train: dict[str, list[Path]]) -> None:
-    """Raise ``ValueError`` for a folder around the class folders, which would be the only class."""
-    paths = next(iter(train.values()))
-    inner = {path.parent for path in paths}
-    outer = Path(os.path.commonpath(paths))
-    if len(train) == 1 and len(inner) > 1 and outer not in inner:
-        raise ValueError(
-            f"{root} has one class, whose images are in {len(inner)} folders of {outer}; pass"
-            f" root={str(outer)!r} if these are the classes."
-        )
 
 
 # --- data sets that are searched -------------------------------------------------------------

@@ -170,7 +170,10 @@ class Table(Dataset[tuple[Tensor, Tensor]]):
             encoded = (
                 made.fit_transform(self.frame, self.values) if fit else made.transform(self.frame)
             )
-            self.numbers = _dense(encoded)
+            dense = encoded.toarray() if hasattr(encoded, "toarray") else np.asarray(encoded)
+            self.numbers = torch.from_numpy(dense.astype(np.float32))
+            if not bool(self.numbers.isfinite().all()):
+                raise ValueError("encoder gives missing or infinite numbers: give a SimpleImputer")
             return
         if fit:
             self.encoder.fit(self.frame)
@@ -381,15 +384,6 @@ def named_groups(column: pd.Series[Any]) -> np.ndarray[Any, Any]:
     every = np.array([*map(str, names), *(f"row {row + 1}" for row in missing)], object)
     codes[missing] = len(names) + np.arange(len(missing))
     return every[codes]
-
-
-def _dense(encoded: Any) -> Tensor:
-    """Float32 ``[rows, n]`` of what a transformer gives."""
-    dense = encoded.toarray() if hasattr(encoded, "toarray") else np.asarray(encoded)
-    numbers = torch.from_numpy(dense.astype(np.float32))
-    if not bool(numbers.isfinite().all()):
-        raise ValueError("encoder gives missing or infinite numbers: add a SimpleImputer to it")
-    return numbers
 
 
 class InUnits(nn.Module):

@@ -40,11 +40,7 @@ SHOWN, LISTED = 5, 30
 """Faults of a kind, and names of columns, that a message holds."""
 CHUNK = 20_000
 """Rows whose cells are in memory at once."""
-PACKED: Mapping[str, Callable[..., Any]] = {
-    ".gz": gzip.open,
-    ".bz2": bz2.open,
-    ".xz": lzma.open,
-}
+PACKED: Mapping[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 KINDS = {"number": "float64", "date": "datetime64[ns]", "words": "int32"}
 SEPARATORS = ",;\t|"
 CHECKED = 20
