@@ -210,9 +210,7 @@ def _named_files(notebook: Notebook, parameters: Mapping[str, Any]) -> dict[str,
         if isinstance(value, str) and os.path.isfile(path := notebook.path.parent / value):
             if path.stat().st_size > LARGEST:
                 large = f"{name} names {path}, which has more than {LARGEST / 1e6:g} MB"
-                raise ValueError(
-                    f"{large}: upload it to Kaggle as a dataset, and pass its path there"
-                )
+                raise ValueError(f"{large}: upload it to Kaggle as a dataset, and pass that path")
             files[name] = path
     return files
 
