@@ -46,6 +46,26 @@ def counted(
     return calls.total() / steps, files, calls
 
 
+def before_first_batch(trainer: Trainer) -> list[str]:
+    """Files that are walked from ``trainer.steps()`` to the model's first batch of rows chosen."""
+    files: set[str] = set()
+
+    def profile(frame: FrameType, event: str, _: Any) -> None:
+        path = Path(frame.f_code.co_filename)
+        if event == "call" and PACKAGE in path.parents:
+            files.add(str(path.relative_to(PACKAGE)))
+
+    def stop(*_: Any) -> None:
+        if trainer.policy.stage:  # else FLOPs of a row are counted
+            sys.setprofile(None)
+
+    trainer.model.register_forward_pre_hook(stop)
+    sys.setprofile(profile)
+    next(trainer.steps())
+    sys.setprofile(None)
+    return sorted(files)
+
+
 if __name__ == "__main__":
     for policy in (None, {"name": "gate", "rate": 0.25}):
         total, files, calls = counted(policy)
