@@ -46,6 +46,15 @@ def test_the_time_of_an_autoregression_is_known(rows: int, memory: float) -> Non
     assert np.median(found) == pytest.approx((1 + memory) / (1 - memory), rel=0.2)
 
 
+def test_the_time_of_overlapping_windows_is_their_overlap() -> None:
+    random = np.random.default_rng(2)
+    found = [
+        autocorrelation_time(np.convolve(random.normal(size=1011), np.ones(12), "valid"))
+        for _ in range(20)
+    ]
+    assert np.median(found) == pytest.approx(12, rel=0.2)
+
+
 def test_of_several_columns_the_most_dependent_one_counts() -> None:
     random = np.random.default_rng(3)
     columns = random.normal(size=(1000, 6))

@@ -299,6 +299,7 @@ def test_a_state_comes_back_as_it_was(tmp_path_factory, state, compress):
 def test_tensors_whose_keys_read_alike_are_kept_apart(tmp_path: Path) -> None:
     ones, zeros = torch.ones(2), torch.zeros(2)
     state = {"x": {1: ones, "1": zeros}, "a/b": ones * 2, "a": {"b": zeros - 1}}
+    state |= {"numbers": [float("inf"), float("nan")]}
     assert same(checkpoint.read(checkpoint.write(tmp_path / "some", state)), state)
 
 

@@ -10,6 +10,7 @@ from torch import nn
 
 from astkit.systems.lattice.model import (
     GATE,
+    PRESETS,
     EnergyFlowLattice,
     Flows,
     FlowStats,
@@ -64,6 +65,27 @@ def test_settings_out_of_range_are_refused() -> None:
             LatticeConfig(**changes)  # type: ignore[arg-type]
     made = LatticeConfig(width=3, height=5, depth=11, z_min=0.4)
     assert (made.cells, made.flows_per_sample, made.steps_allowed) == (15, 30, 25)
+
+
+def test_presets_grow_and_run() -> None:
+    assert list(PRESETS) == ["debug", "experiment", "large"]
+    sizes = [(each.cells, each.depth, each.hidden) for each in PRESETS.values()]
+    assert sizes == sorted(sizes)
+    for preset in PRESETS.values():
+        with torch.no_grad():
+            output = EnergyFlowLattice(preset)(torch.ones(1, preset.dim))
+        assert output.stats.created >= preset.cells
+        assert output.y.isfinite().all()
+
+
+def test_patience_waits_for_the_first_arrival() -> None:
+    built = model(config(depth=20, z_min=0.5, z_max=1.5, patience=3, spawn_threshold=1.0))
+    with torch.no_grad():
+        built.carrier.heads.weight[4] = 0
+        built.carrier.heads.bias[4] = 50  # z_max for every flow
+    stats = built(inputs(2)).stats
+    assert stats.steps.tolist() == [13, 13]
+    assert stats.completed.tolist() == [12, 12]
 
 
 def test_one_call_a_step() -> None:

@@ -14,7 +14,15 @@ from astkit import rng
 from astkit.datasets import Loader
 from astkit.datasets.pairs import TextPair, words
 from astkit.systems.lattice import tasks
-from astkit.systems.lattice.tasks import LatticeTask, Pairs, docs_task, lsa, retrieval, text_task
+from astkit.systems.lattice.tasks import (
+    LatticeTask,
+    Pairs,
+    baselines,
+    docs_task,
+    lsa,
+    retrieval,
+    text_task,
+)
 from tests.build import refused
 from tests.gating.without_float64 import WithoutFloat64
 
@@ -131,6 +139,17 @@ def test_metrics_are_those_of_a_plain_loop(n, dim, seed):
     assert retrieval(3 * targets, targets)["mrr"] == 1
     single = targets.float(), noise.float()
     assert retrieval(*map(WithoutFloat64.on, single)) == retrieval(*single)
+
+
+def test_mean_and_copy_are_what_they_say():
+    task = made()
+    found = baselines(task)
+    assert list(found) == ["train mean", "copy input", "ridge"]
+    x, y = (part.double().numpy() for part in task.validation.whole())
+    mean = task.train.y[task.train.rows].double().numpy().mean(0)
+    for name, predicted in (("train mean", np.tile(mean, (30, 1))), ("copy input", x)):
+        assert found[name] == pytest.approx(slow_retrieval(predicted, y), abs=1e-6)
+    assert found["ridge"]["mrr"] > found["train mean"]["mrr"]
 
 
 def test_wrong_arguments_are_refused():
