@@ -50,10 +50,8 @@ def before_first_batch(trainer: Trainer) -> list[str]:
     """Files that are walked from ``trainer.steps()`` to the model's first batch of rows chosen."""
     files: set[str] = set()
 
-    def profile(frame: FrameType, event: str, _: Any) -> None:
-        path = Path(frame.f_code.co_filename)
-        if event == "call" and PACKAGE in path.parents:
-            files.add(str(path.relative_to(PACKAGE)))
+    def profile(frame: FrameType, *_: Any) -> None:
+        files.add(frame.f_code.co_filename)
 
     def stop(*_: Any) -> None:
         if trainer.policy.stage:  # else FLOPs of a row are counted
@@ -63,7 +61,8 @@ def before_first_batch(trainer: Trainer) -> list[str]:
     sys.setprofile(profile)
     next(trainer.steps())
     sys.setprofile(None)
-    return sorted(files)
+    own = (path.relative_to(PACKAGE) for path in map(Path, files) if PACKAGE in path.parents)
+    return sorted(map(str, own))
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from astkit import Table, Trainer, joined
 from astkit.trainers import Checkpoints
 from astkit.widgets import LiveBoard, Run
 from benchmarks.calls import before_first_batch, counted
-from tests import build
+from tests import build, smaller
 
 ROOT = Path(__file__).parents[1] / "astkit"
 TREES = {path: ast.parse(path.read_text("utf-8")) for path in sorted(ROOT.rglob("*.py"))}
@@ -56,7 +56,11 @@ def test_a_step_goes_through_few_files_and_calls(policy: Any, files: int, calls:
 
 
 @pytest.mark.parametrize("data", ["table", "arrays", "arrays with validation rows"])
-def test_aim_goes_through_few_files_to_the_first_batch(data: str) -> None:
+def test_aim_goes_through_few_files_to_the_first_batch(
+    data: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    smaller.trees(monkeypatch, judges=2, rounds=2, bins=4)
+    monkeypatch.setattr("astkit.aim.differ.DRAWS", 400)  # enough to find what differs
     old, target = build.numbers(200, flipped=0.6), build.numbers(60, seed=1)
     options: dict[str, Any] = {"criterion": lambda outputs, y: ((outputs - y) ** 2).mean(1)}
     if data == "table":
