@@ -1,7 +1,5 @@
 """What training on old rows, target rows, or both gains is foretold as fresh rows show it."""
 
-from __future__ import annotations
-
 import warnings
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """`aim`: what it draws, when it abstains, when it asks the model, and that it resumes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

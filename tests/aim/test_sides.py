@@ -1,7 +1,5 @@
 """Rows that depend on each other stay together, and what cannot be compared is refused."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
