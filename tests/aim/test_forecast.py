@@ -292,11 +292,11 @@ def test_the_same_numbers_give_the_same_weights_to_the_bit(train_on_target: bool
 def mixture(seed: int, moved: float) -> tuple[TensorDataset, TensorDataset]:
     """Old rows of which three quarters follow the opposite law, with inputs ``moved``."""
     random = torch.Generator().manual_seed(seed)
-    x, order = torch.randn(1760, 5, generator=random), torch.randperm(1600, generator=random)
-    x[:1200] += moved
-    y = (x @ torch.linspace(1, 2, 5))[:, None] + 0.5 * torch.randn(1760, 1, generator=random)
-    y[:1200] *= -1
-    return TensorDataset(x[order], y[order]), TensorDataset(x[1600:], y[1600:])
+    x, order = torch.randn(4400, 5, generator=random), torch.randperm(4000, generator=random)
+    x[:3000] += moved
+    y = (x @ torch.linspace(1, 2, 5))[:, None] + 0.5 * torch.randn(4400, 1, generator=random)
+    y[:3000] *= -1
+    return TensorDataset(x[order], y[order]), TensorDataset(x[4000:], y[4000:])
 
 
 @pytest.mark.parametrize("moved", [1.0, 0.0])
