@@ -46,6 +46,25 @@ def counted(
     return calls.total() / steps, files, calls
 
 
+def before_first_batch(trainer: Trainer) -> list[str]:
+    """Files that are walked from ``trainer.steps()`` to the model's first batch of rows chosen."""
+    files: set[str] = set()
+
+    def profile(frame: FrameType, *_: Any) -> None:
+        files.add(frame.f_code.co_filename)
+
+    def stop(*_: Any) -> None:
+        if trainer.policy.stage:  # else FLOPs of a row are counted
+            sys.setprofile(None)
+
+    trainer.model.register_forward_pre_hook(stop)
+    sys.setprofile(profile)
+    next(trainer.steps())
+    sys.setprofile(None)
+    own = (path.relative_to(PACKAGE) for path in map(Path, files) if PACKAGE in path.parents)
+    return sorted(map(str, own))
+
+
 if __name__ == "__main__":
     for policy in (None, {"name": "gate", "rate": 0.25}):
         total, files, calls = counted(policy)

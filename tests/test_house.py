@@ -6,12 +6,16 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
+import torch
+from torch import nn
 
+from astkit import Table, Trainer, joined
 from astkit.trainers import Checkpoints
 from astkit.widgets import LiveBoard, Run
-from benchmarks.calls import counted
-from tests import build
+from benchmarks.calls import before_first_batch, counted
+from tests import build, smaller
 
 ROOT = Path(__file__).parents[1] / "astkit"
 TREES = {path: ast.parse(path.read_text("utf-8")) for path in sorted(ROOT.rglob("*.py"))}
@@ -49,6 +53,26 @@ def test_a_step_goes_through_few_files_and_calls(policy: Any, files: int, calls:
     total, visited, _ = counted(policy)
     assert len(visited) <= files
     assert total <= calls
+
+
+@pytest.mark.parametrize("data", ["table", "arrays", "arrays with validation rows"])
+def test_aim_goes_through_few_files_to_the_first_batch(
+    data: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    smaller.trees(monkeypatch, judges=2, rounds=2, bins=4)
+    monkeypatch.setattr("astkit.aim.differ.DRAWS", 400)  # enough to find what differs
+    old, target = build.numbers(200, flipped=0.6), build.numbers(60, seed=1)
+    options: dict[str, Any] = {"criterion": lambda outputs, y: ((outputs - y) ** 2).mean(1)}
+    if data == "table":
+        frames = [pd.DataFrame(torch.hstack(part.tensors).numpy()) for part in (old, target)]
+        old = Table(frames[0].rename(columns=str), "4")
+        target = Table(frames[1].rename(columns=str), like=old)
+        options = old.objective
+    model = old.model() if data == "table" else nn.Linear(4, 1)
+    parts = (old, target) if "validation" in data else (joined(old, target),)
+    walked = before_first_batch(Trainer(model, *parts, policy="aim", epochs=1, **options))
+    assert len([file for file in walked if file.startswith("aim/")]) <= 7
+    assert len(walked) <= 32
 
 
 def test_an_assertion_only_asserts() -> None:

@@ -1,7 +1,5 @@
 """Smaller estimators for the tests of `aim`, whose data are simple, on one thread."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Old rows beside a target, which tests share."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

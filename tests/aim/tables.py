@@ -1,7 +1,5 @@
 """Data whose target follows another law, other inputs, or none of these."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import torch

@@ -1,7 +1,5 @@
 """`auto`: each of its two answers against a literal reference, and when it does nothing."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

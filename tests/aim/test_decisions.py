@@ -1,7 +1,5 @@
 """Decisions: what they are fitted to, their gains and errors, and which of them is taken."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

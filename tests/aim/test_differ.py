@@ -1,7 +1,5 @@
 """Whether old rows differ from a target, and their ratio, against literal references."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from typing import Any

@@ -1,7 +1,5 @@
 """What differs between two tables is named, column by column."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

@@ -1,7 +1,5 @@
 """What training on old rows, target rows, or both gains is foretold as fresh rows show it."""
 
-from __future__ import annotations
-
 import warnings
 from dataclasses import replace
 from typing import Any
@@ -29,6 +27,7 @@ from astkit.aim.decisions import (
     Judge,
     Judgement,
 )
+from astkit.aim.explain import explain
 from astkit.aim.forecast import Forecast, carried_out, forecast, forecast_of
 from astkit.aim.proxies import Trees, proxy_of
 from tests import build
@@ -265,6 +264,106 @@ def test_estimators_of_a_table_use_one_thread(monkeypatch: pytest.MonkeyPatch) -
         assert {each["num_threads"] for each in threadpool_info()} == {2}
     assert len(seen) > 1
     assert set(seen) == {1}
+
+
+# --- one path for all ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("train_on_target", [True, False])
+def test_the_same_numbers_give_the_same_weights_to_the_bit(train_on_target: bool) -> None:
+    """As a DataFrame, as a `Table` and as a TensorDataset; half of the old rows err."""
+    parts = [build.numbers(n, seed=n, flipped=wrong) for n, wrong in ((700, 0.5), (240, 0.0))]
+    frames = [
+        pd.DataFrame(torch.hstack(part.tensors).numpy(), columns=[*"abcdy"]) for part in parts
+    ]
+    first = Table(frames[0], "y")
+    tables = [first, Table(frames[1], like=first)]
+    options: dict[str, Any] = {"train_on_target": train_on_target}
+    found = forecast(*frames, "y", **options)
+    assert found.weights is not None
+    assert found.weights.std() > 0
+    for others in (tables, parts):
+        again = forecast(*others, **options)
+        assert (again.decision, again.lines) == (found.decision, found.lines)
+        assert again.weights is not None
+        assert torch.equal(again.weights, found.weights)
+
+
+def mixture(seed: int, moved: float) -> tuple[TensorDataset, TensorDataset]:
+    """Old rows of which three quarters follow the opposite law, with inputs ``moved``."""
+    random = torch.Generator().manual_seed(seed)
+    x, order = torch.randn(4400, 5, generator=random), torch.randperm(4000, generator=random)
+    x[:3000] += moved
+    y = (x @ torch.linspace(1, 2, 5))[:, None] + 0.5 * torch.randn(4400, 1, generator=random)
+    y[:3000] *= -1
+    return TensorDataset(x[order], y[order]), TensorDataset(x[4000:], y[4000:])
+
+
+@pytest.mark.parametrize("moved", [1.0, 0.0])
+@pytest.mark.parametrize("draws", [2, pytest.param(20, marks=pytest.mark.full)])
+def test_old_rows_are_weighed_where_most_follow_the_opposite_law(draws: int, moved: float) -> None:
+    found = [forecast(*mixture(n, moved), train_on_target=False) for n in range(draws)]
+    assert sum(each.decision.weighted for each in found) >= draws - draws // 20
+
+
+KINDS = {
+    "equal labels": lambda y, noise: y,
+    "labels that differ a little": lambda y, noise: y + 0.2 * noise,
+    "classes": lambda y, noise: np.where(y > 0, "good", "bad"),
+}
+
+
+def repeated(rows: int, times: int, kind: str, seed: int) -> pd.DataFrame:
+    """Noise, of which each row comes so many ``times``, in random order."""
+    draw = np.random.default_rng(seed)
+    frame = pd.DataFrame(draw.normal(size=(rows, 4)), columns=[*"abcy"])
+    frame = pd.concat([frame] * times).sample(frac=1, random_state=2)
+    return frame.assign(y=KINDS[kind](frame["y"], draw.normal(size=len(frame))))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_is_foretold_of_noise_whose_rows_are_repeated(kind: str) -> None:
+    """Copies of judged rows among the fitted ones would be recognised."""
+    found = forecast(repeated(1200, 1, kind, 0), repeated(150, 3, kind, 1), "y")
+    assert found.decision in (OLD, BOTH)
+    assert " higher [" not in found.sentence
+    assert " lower [" not in found.sentence
+    assert "; 450 rows have 150 different inputs; " in found.sentence
+
+
+def test_a_table_of_few_different_inputs_keeps_its_answer() -> None:
+    """Of 18, which old rows have too: they are no copies."""
+    frames, draw = [], np.random.default_rng(5)
+    for rows, law in ((900, -1.0), (240, 1.0)):
+        words = [draw.integers(0, size, rows) for size in (3, 3, 2)]
+        y = law * (words[0] - 1.5 * words[1]) + 0.3 * draw.normal(size=rows)
+        columns = {name: np.array([*"uvw"])[each] for name, each in zip("abc", words, strict=True)}
+        frames.append(pd.DataFrame(columns).assign(y=y))
+    found = forecast(*frames, "y")
+    assert found.decision == TARGET
+    assert "different inputs" not in found.sentence
+    measured = 100 * (1 - 0.3 / np.sqrt(0.3**2 + 4 * (2 / 3 + 1.5**2 * 2 / 3)))
+    assert found.lines[3]["gain"] == pytest.approx(measured, abs=3)
+
+
+def test_what_reading_leaves_out_is_told() -> None:
+    """Rows of new classes and without label, and copies of the label."""
+    draw, frames = np.random.default_rng(0), []
+    for rows, names in ((400, "xy"), (200, "xyz")):
+        kind = pd.Series(draw.choice([*names], rows))
+        frames.append(pd.DataFrame({"a": draw.normal(size=rows), "copy": kind, "kind": kind}))
+    frames[1].loc[:9, "kind"] = None
+    new = int((frames[1]["kind"] == "z").sum())
+    expected = [
+        "columns that hold the label 'kind', left out: copy",
+        "target: 10 rows without 'kind': left out",
+        f"target: classes that no training row has, left out with {new} of 200 rows: 'z'",
+    ]
+    found, explained = forecast(*frames, "kind"), explain(*frames, "kind")
+    assert found.sentence.endswith("; reading left out rows or columns, see notes")
+    for each in (found, explained):
+        assert list(each.notes) == expected
+        assert all(f"\n- {note}" in str(each) for note in expected)
 
 
 # --- how often each row is drawn ----------------------------------------------------------------

@@ -1,7 +1,5 @@
 """`aim`: what it draws, when it abstains, when it asks the model, and that it resumes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, distributed, nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from astkit import Auto, Comparison, RunInfo, Trainer, compare, indexed, joined, rng
+from astkit import Auto, Budget, Comparison, RunInfo, Trainer, compare, indexed, joined, rng
 from astkit.aim import forecast as forecasts
 from astkit.aim import policy as aim
 from astkit.aim import weights
@@ -296,6 +294,44 @@ def test_a_forecast_may_take_a_quarter_of_a_run() -> None:
     afterwards.plan(replace(quarter_of(run, 0), budget=flops / aim.MOST))
     assert afterwards.flops == flops
     assert len(afterwards.drawn_by.unique()) > 1
+
+
+class Tokens(Dataset[Any]):
+    """Words of two classes, as transformers take them."""
+
+    def __init__(self, rows: int, shift: int) -> None:
+        random = torch.Generator().manual_seed(rows)
+        self.labels = torch.randint(0, 2, (rows,), generator=random)
+        self.x = torch.randint(1, 500, (rows, 20), generator=random) + shift
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, row: int) -> dict[str, Tensor]:
+        return {"tokens": self.x[row], "labels": self.labels[row]}
+
+
+class Bag(nn.Module):
+    """The mean of looked-up vectors, of which no FLOPs are counted, and a small head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.vectors, self.head = nn.Embedding(2000, 16), nn.Linear(16, 2)
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        found: Tensor = self.head(self.vectors(batch["tokens"]).mean(1))
+        return found
+
+
+def test_a_forecast_does_not_eat_the_budget_of_a_small_model() -> None:
+    """It is refused, and the run trains on both kinds of rows to its end."""
+    both = joined(Tokens(640, 0), Tokens(160, 300))
+    trainer = Trainer(Bag(), both, policy="aim", budget=Budget(flops=2.5e5), batch_size=64)
+    with pytest.warns(UserWarning, match="it would take .* FLOPs, too large a share of the run"):
+        steps = [record.step for record in trainer.steps()]
+    assert len(steps) > 15
+    assert trainer.policy.flops < 0.01 * 2.5e5
+    assert trainer.policy.drawn_by.unique().tolist() == [1.0]
 
 
 def test_a_custom_loop_asks_once_before_training() -> None:

@@ -1,7 +1,5 @@
 """Quick models equal literal ones, and which is used follows from the data."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from typing import Any
@@ -138,23 +136,6 @@ def test_whole_numbers_are_judged_as_decimals_are(form: str) -> None:
     weights = np.linspace(1, 2, 300)
     found = [each.losses(weights, np.arange(100)).tolist() for each in (whole, decimal)]
     assert found[0] == found[1]
-
-
-def test_a_linear_model_equals_a_literal_ridge_regression() -> None:
-    made = proxy(X, MANY)
-    assert isinstance(made, Linear)
-    weights = np.random.default_rng(0).random(300)
-    order = torch.cat([made.sides.sample, torch.arange(200, 300)])
-    x, y = X[order].double().numpy(), MANY[order].double().numpy()
-    own = weights / weights.mean()
-    a = (x - x.mean(0)) / x.std(0)
-    means = [np.average(part, 0, own) for part in (a, y)]
-    centred = a - means[0]
-    slope = np.linalg.solve(
-        (centred.T * own) @ centred + np.eye(20), (centred.T * own) @ (y - means[1])
-    )
-    expected = ((centred[200:] @ slope + means[1] - y[200:]) ** 2).mean(1)
-    assert made.losses(weights, np.arange(100)).tolist() == pytest.approx(expected, rel=1e-3)
 
 
 def test_the_model_of_tokens_equals_a_literal_one() -> None:

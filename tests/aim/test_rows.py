@@ -1,7 +1,5 @@
 """Features before the first step, by kind of data."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from typing import Any

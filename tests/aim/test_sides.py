@@ -1,7 +1,5 @@
 """Rows that depend on each other stay together, and what cannot be compared is refused."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -86,6 +84,20 @@ def test_rows_in_random_order_or_sorted_by_class_are_single_rows() -> None:
         assert not both.forward
         assert not both.apart
         assert both.notes == []
+
+
+def test_shuffled_rows_are_in_no_order() -> None:
+    """Of 60 samples about one is said to be; before they were shuffled all are."""
+
+    def forward(seed: int, shuffled: bool = True) -> bool:
+        x, y = recording(700, seed, 0.9)
+        order = torch.from_numpy(np.random.default_rng(seed).permutation(200)) + 500
+        order = order if shuffled else torch.arange(500, 700)
+        old = torch.randn(500, 2, 1, generator=torch.Generator().manual_seed(seed))
+        return sides(old, x[order], torch.arange(500) % 2, y[order], in_order=None).forward
+
+    assert sum(map(forward, range(60))) <= 3
+    assert all(forward(seed, shuffled=False) for seed in range(3))
 
 
 def test_a_change_within_the_old_rows_does_not_lengthen_blocks() -> None:
