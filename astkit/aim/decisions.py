@@ -229,8 +229,8 @@ def _error(values: Array, own: Array) -> float:
 def choose(found: Sequence[Judgement], judge: Judge) -> tuple[Judgement, Judgement]:
     """The decision to take, and the same with the gain that is quoted.
 
-    The simplest whose gain is within one error of the largest; where no gain is sure, both unless
-    its interval lies below old. The gain that is quoted was chosen on other folds.
+    Of those whose gain is sure the simplest within one error of the largest; without any, both
+    unless its interval lies below old. The gain that is quoted was chosen on other folds.
     """
     chosen = _simplest(found, [(each.gain, each.error) for each in found])
     alone = len(found) == 2  # then nothing was chosen among several
@@ -289,12 +289,13 @@ def answer(quoted: Judgement, found: Sequence[Judgement], unit: str, judged: str
 
 
 def _simplest(found: Sequence[Judgement], gains: Sequence[tuple[float, float]]) -> Judgement:
-    sure = [value for value, error in gains if value - Z * error > 0]
+    sure = [(value, error) for value, error in gains if value - Z * error > 0]
     if not sure:
         return both_or_old(found)
-    best = max(range(len(found)), key=lambda n: gains[n][0])
-    least = gains[best][0] - gains[best][1]
-    return next(each for each, (value, _) in zip(found, gains, strict=True) if value >= least)
+    best, error = max(sure)
+    return found[
+        next(n for n, each in enumerate(gains) if each in sure and each[0] >= best - error)
+    ]
 
 
 def both_or_old(found: Sequence[Judgement]) -> Judgement:

@@ -144,8 +144,11 @@ def compared_columns(sides: Sides) -> Array | None:
         alone = column_aucs(old.table, new.table, sides.seed)
         names = [name for name in alone if alone[name] > SEPARATING or kinds[name].kind == "date"]
         # inputs have the name of their column and what they say of it, such as "day hour"
-        left_out = tuple(f"{name} " for name in names)
-        kept = np.array([not f"{name} ".startswith(left_out) for name in old.table.names], bool)
+        own = [
+            max((name for name in alone if f"{each} ".startswith(f"{name} ")), key=len, default="")
+            for each in old.table.names
+        ]
+        kept = np.array([name not in names for name in own], bool)
     else:
         x, z = old.features(sides.sample)[:COMPARED], new.features(sides.everything)[:COMPARED]
         both = np.concatenate([x, z]).astype(np.float64)
@@ -316,7 +319,7 @@ def binned(x: Array, edges: list[Array]) -> Array:
     for place, own in enumerate(edges):
         bins[:, place] = np.searchsorted(own, x[:, place].astype(np.float64))
     bins[np.isnan(x)] = np.nan
-    bins[:, [not len(own) for own in edges]] = 0  # trees fail at a column without a value
+    bins[:, np.isnan(x).all(0)] = 0  # trees fail at a column without a value
     return bins
 
 
@@ -423,6 +426,8 @@ def input_ratio(
     """
     in_old = sides.folds(0, FOLDS, "aim", "folds of old rows")
     in_target = sides.folds(1, FOLDS, "aim", "folds of the target")[of_target]
+    if len(in_target.unique()) < FOLDS:  # of a few units: parts need rows of the target
+        in_target = torch.arange(len(of_target)) % FOLDS
     scores, scores_of_target = np.zeros(len(rows)), np.zeros(len(of_target))
     for fold in range(FOLDS):
         fitted = sides.sample[in_old[sides.sample] != fold]

@@ -61,7 +61,8 @@ class Forecast:
     """Which data to train on, and what that is expected to gain over training on the old rows.
 
     Attributes:
-        decision: the one to take, see `Decision`.
+        decision: the one to take, see `Decision`; where a linear model says the opposite of the
+            trees another one than they chose.
         sentence: the answer in one line.
         weights: how often each of N old rows, or of N old and M target rows, is drawn: float64
             with mean 1. ``None``: each old row once.
@@ -160,11 +161,13 @@ def forecast(
                 f"the target has no {target.label.name!r}, so no gain can be foretold: give rows"
                 " with labels, or see astkit.explain for what differs"
             )
-        if date is None:
+        if date is None and features is None:
             in_order = target.in_order if in_order is None else in_order
             date = None if in_order is False else target.date
     elif date is not None:
         raise ValueError(f"date is {date!r}, and the data have no columns: give in_order=True")
+    if date is not None and features is not None:
+        raise ValueError(f"date is {date!r}, and features has no columns: give in_order=True")
     sides = sides_of(train, target, features, classes, seed)
     found = foretell(sides, train_on_target, in_order=in_order, date=date)
     sentence, seconds = found.sentence, time.perf_counter() - start
@@ -228,7 +231,8 @@ def cannot_tell(sides: Sides, train_on_target: bool, reason: str) -> Forecast:
     """The answer where nothing can be judged: both, or the old rows."""
     decision = BOTH if train_on_target else OLD
     sentence = f"forecast: cannot tell, {reason}: {in_words(decision)}"
-    return carried_out(sides, decision, sentence)
+    found = carried_out(sides, decision, sentence, train_on_target)
+    return replace(found, flops=sides.total_flops())
 
 
 def _foretell(
@@ -241,8 +245,8 @@ def _foretell(
 ) -> Forecast:
     if len(sides.old) < FEWEST_OLD:
         raise _CannotTellError(f"there are {len(sides.old)} old rows, fewer than {FEWEST_OLD}")
-    if FITS * least_fit(sides) > most:
-        raise TooCostlyError(FITS * least_fit(sides))
+    if (cost := FITS * least_fit(sides)) > most:
+        raise TooCostlyError(cost)
     sides.find_units(in_order, date)
     dates = 1 + int(sides.judged.max())
     if date is not None and dates < FORWARD_PARTS:
@@ -274,6 +278,7 @@ def _foretell(
             WEIGHTED,
             "forecast: no gain can be foretold, since rows have no targets: weights assume that"
             " these follow inputs as before",
+            train_on_target,
             weights_of,
         )
     if proxy is None:
@@ -300,7 +305,8 @@ def _foretell(
         each.line(unit=proxy.unit, proxy=proxy.name, chosen=each.decision == chosen.decision)
         for each in found
     ]
-    return replace(carried_out(sides, decision, sentence, weights_of), lines=lines)
+    made = carried_out(sides, decision, sentence, train_on_target, weights_of)
+    return replace(made, lines=lines)
 
 
 def _doubted(chosen: Judgement, judge: Judge, trees: Trees) -> bool:
@@ -313,7 +319,11 @@ def _doubted(chosen: Judgement, judge: Judge, trees: Trees) -> bool:
 
 
 def carried_out(
-    sides: Sides, decision: Decision, sentence: str, weights_of: WeightsOf | None = None
+    sides: Sides,
+    decision: Decision,
+    sentence: str,
+    train_on_target: bool,
+    weights_of: WeightsOf | None = None,
 ) -> Forecast:
     """A decision with how often rows are drawn by it."""
     old, new = len(sides.old), len(sides.target)
@@ -325,7 +335,7 @@ def carried_out(
         weights /= weights.mean()
         if not decision.times and bool(weights.min() == weights.max()):
             return Forecast(OLD, "forecast: train on the old rows: none of them is like the target")
-    if decision.times:
+    if train_on_target:
         of_target = torch.full((new,), float(decision.times), dtype=torch.float64)
         weights = torch.cat([weights, of_target])
     return Forecast(decision, sentence, weights / weights.mean())
@@ -379,7 +389,7 @@ def forecast_of(
     if found is None or found.flops > most:
         old, new = divide_joined(data) if target is None else (data, target)
         order: Mapping[str, Any] = {}
-        if isinstance(new, Table):
+        if isinstance(new, Table) and features is None:
             order = {
                 "in_order": new.in_order,
                 "date": None if new.in_order is False else new.date,

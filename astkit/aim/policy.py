@@ -76,7 +76,7 @@ class Aim(Policy):
     state: ClassVar[tuple[str, ...]] = ("drawn_by", "power", "stage")
     drawn_by: Tensor | None = None  # float64 [N], of joined data [N + M]; None: all old rows
     power: float = 0.0  # to which the ratio was taken for it
-    stage: int = 0  # tests so far: none, the early one, all
+    stage: int = 0  # 0: no forecast yet, 1: the model is to be asked, 2: settled
 
     def __init__(self, features: FeaturesOf | None = None, seed: int = 0) -> None:
         self.features, self.seed = features, seed
@@ -113,11 +113,10 @@ class Aim(Policy):
     def _draw_by_forecast(self, run: RunInfo) -> None:
         """Draw rows by the forecast for the data, before the first step."""
         self.stage = 2
-        if not run.joined:
-            sides = Rows(run.data, self.features, classes=run.classes)
-            can_ask_model = run.features is not None
-            self.stage = 1 if can_ask_model and sides.kind in (IMAGES, UNKNOWN) else 2
-            if sides.kind == UNKNOWN and can_ask_model:
+        if not run.joined and run.features is not None:
+            kind = Rows(run.data, self.features, classes=run.classes).kind
+            self.stage = 1 if kind in (IMAGES, UNKNOWN) else 2
+            if kind == UNKNOWN:
                 return
         target = None if run.joined else run.validation
         self._use(forecast_of(run.data, target, self.features, run.classes, flops_allowed(run)))
@@ -145,6 +144,7 @@ class Aim(Policy):
                 self.drawn_by = sharpen(sides, self.drawn_by, self.power, flops_allowed(run))
                 self.flops += sides.total_flops()
         except TooCostlyError as reason:
+            self.flops += sides.total_flops()
             warn(f"the model is not asked which rows are like the target: {reason}")
 
     def _use(self, found: Forecast) -> None:

@@ -52,9 +52,8 @@ def proxy_of(sides: Sides) -> Proxy | None:
     own, more = old.targets(sides.sample), target.targets(sides.everything)
     if own is None or more is None:
         return None
-    x = old.inputs(sides.sample[:1])
-    tokens = old.kind == TOKENS and own.shape[1:] == x.shape[1:] and not own.is_floating_point()
-    if tokens:
+    x, first = old.read(sides.sample[:1])
+    if old.kind == TOKENS and first.shape == x.shape and not own.is_floating_point():
         return NGrams(sides, own, more)
     if sides.labels is not None:
         y = torch.cat([sides.labels[0][sides.sample], sides.labels[1]]).numpy()
@@ -141,7 +140,9 @@ class Linear(_Fitted):
                 np.nan_to_num((part - mean) / scale).clip(-FAR, FAR) for part in (x, others)
             )
         kind = RidgeClassifier if self.classes else Ridge
-        model = kind(alpha=penalty, random_state=0).fit(x, y, sample_weight=weights)
+        solver = "auto" if isinstance(x, np.ndarray) else "lsqr"  # which counts its iterations
+        model = kind(alpha=penalty, solver=solver, random_state=0)
+        model.fit(x, y, sample_weight=weights)
         self.sides.flops += 0.0 if self.sides.old.kind == TABLE else fit_flops(model, x)
         said: Array = model.predict(others)
         return said

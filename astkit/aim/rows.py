@@ -204,10 +204,12 @@ class Rows:
 
         It is known of data in memory, and of rows that were read for their features.
         """
-        if self._hashes is None and self._in_memory:
-            for part in torch.arange(len(self)).split(CHUNK):
+        known = torch.zeros(len(self)).long() if self._hashes is None else self._hashes
+        missing = (known == 0).nonzero().squeeze(1)
+        if self._in_memory and len(missing):
+            for part in missing.split(CHUNK):
                 self._hash(part, self.inputs(part))
-        return torch.zeros(len(self)).long() if self._hashes is None else self._hashes
+        return known if self._hashes is None else self._hashes
 
     def _hash(self, rows: Tensor, inputs: Any) -> None:
         if isinstance(inputs, Tensor):

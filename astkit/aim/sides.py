@@ -76,8 +76,9 @@ class Sides:
             self.forward = True
             self.units = _moments(old, date), _moments(target, date)
             self.judged = self.units[1]
-            in_time = self._columns(1)[self.judged.argsort(stable=True)]
-            worth /= autocorrelation_time(in_time)
+            targets = target.targets(self.judged.argsort(stable=True))  # in time
+            assert targets is not None
+            worth /= autocorrelation_time(targets.double().numpy())
         elif old.groups is not None and target.groups is not None:
             self.units, self.judged, grouped = (old.groups, target.groups), target.groups, True
             worth = 1 + int(target.groups.max())

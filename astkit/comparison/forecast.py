@@ -1,6 +1,6 @@
 """What `aim` would do with the data of a comparison, told before anything is trained.
 
-The only place of a comparison that asks `astkit.aim`.
+The runs find the same forecast again by their data, see `forecast_of`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def tell_forecast(plan: Plan, bar: RunsBar) -> tuple[Forecast | None, tuple[str,
     trainer = plan.trainer()
     classes, most = trainer.find_targets().classes, MOST * dense_flops(trainer)
     data, target = plan.task.train, plan.task.validation
-    if plan.target_controls:
+    if plan.target_controls:  # a target that may be trained on is part of the data
         data, target = getattr(trainer.train_data, "data", None), None
     try:
         found = forecast_of(data, target, features, classes, most)
@@ -50,4 +50,6 @@ def dense_flops(trainer: Trainer) -> float:
     batch = trainer.batches.peek()
     of_batch = trainer.cost(batch).training(batch.rows)
     steps = budget.steps or len(trainer.train_data) * (budget.epochs or 0.0)
+    if budget.rows is not None:
+        steps = budget.rows / batch.rows
     return math.inf if trainer.ledger.uncounted else steps * of_batch

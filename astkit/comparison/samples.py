@@ -318,7 +318,9 @@ def together(visits: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     }
     if all("predicted" in each for each in visits):
         predicted = torch.stack([each["predicted"] for each in visits])
-        both["predicted"] = predicted.where(predicted >= 0, predicted.amax(0)).mode(0).values
+        unknown = -1 - torch.arange(len(visits), dtype=predicted.dtype)[:, None]  # never two alike
+        usual = predicted.where(predicted >= 0, unknown).mode(0).values
+        both["predicted"] = usual.where(usual >= 0, predicted.amax(0))
     return both
 
 

@@ -375,18 +375,22 @@ def test_what_reading_leaves_out_is_told() -> None:
         (BOTH, [1, 1, 1, 1, 1]),
         (Decision(times=4), [1, 1, 1, 4, 4]),
         (TARGET, [0, 0, 0, 1, 1]),
-        (WEIGHTED, [1, 4, 7]),
-        (FLAT, [1, 2, 7**0.5]),
+        (WEIGHTED, [1, 4, 7, 0, 0]),
+        (FLAT, [1, 2, 7**0.5, 0, 0]),
         (WEIGHTED_BOTH, [0.25, 1, 1.75, 1, 1]),
     ],
 )
 def test_rows_are_drawn_as_decisions_say(decision: Decision, drawn: list[float]) -> None:
     both = sides(torch.zeros(3, 2), torch.zeros(2, 2))
     ratio = torch.tensor([1.0, 4.0, 7.0], dtype=torch.float64)
-    found = carried_out(both, decision, "so", lambda of_target, rows: ratio[rows]).weights
+    weights_of = lambda of_target, rows: ratio[rows]  # noqa: E731
+    found = carried_out(both, decision, "so", True, weights_of).weights
     assert found is not None
     assert found.tolist() == pytest.approx((np.array(drawn) / np.mean(drawn)).tolist())
-    assert carried_out(both, OLD, "so").weights is None
+    assert carried_out(both, OLD, "so", True).weights is None
+    only_old = carried_out(both, WEIGHTED, "so", False, weights_of).weights
+    assert only_old is not None
+    assert only_old.tolist() == [0.25, 1, 1.75]
 
 
 def test_weights_of_joined_rows_are_those_that_are_drawn() -> None:
