@@ -274,11 +274,10 @@ def answer(quoted: Judgement, found: Sequence[Judgement], unit: str, judged: str
     short = unit.removesuffix(" of the RMSE")
     if quoted.decision == OLD and found[-1].decision.times:
         return f"{said}: nothing else is better, {judged}"
+    told = found[-1] if quoted.decision == OLD else quoted
+    value, low, high = (f"{each:.{digits}f}" for each in (told.gain, told.low, told.high))
     if quoted.decision == OLD:
-        low, high = (f"{each:.{digits}f}" for each in (found[-1].low, found[-1].high))
         return f"{said}: no gain of weights can be told [{low}, {high}] {short}, {judged}"
-    ends = quoted.gain, quoted.low, quoted.high
-    value, low, high = (f"{each:.{digits}f}" for each in ends)
     if quoted.low <= 0:
         return f"{said}, whose gain cannot be told yet [{low}, {high}] {short}, {judged}"
     better = {
@@ -293,9 +292,8 @@ def _simplest(found: Sequence[Judgement], gains: Sequence[tuple[float, float]]) 
     if not sure:
         return both_or_old(found)
     best, error = max(sure)
-    return found[
-        next(n for n, each in enumerate(gains) if each in sure and each[0] >= best - error)
-    ]
+    near = [each for each in sure if each[0] >= best - error]
+    return next(each for each, own in zip(found, gains, strict=True) if own in near)
 
 
 def both_or_old(found: Sequence[Judgement]) -> Judgement:

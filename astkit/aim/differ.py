@@ -304,10 +304,10 @@ def bin_edges(x: Array) -> list[Array]:
     """
     edges = []
     for column in x.T:
-        values = np.unique(column[~np.isnan(column)].astype(np.float64))
+        known = column[~np.isnan(column)].astype(np.float64)
+        values = np.unique(known)
         middle = (values[1:] + values[:-1]) / 2
         if len(values) > TREES["max_bins"]:
-            known = column[~np.isnan(column)].astype(np.float64)
             middle = np.unique(np.quantile(known, np.linspace(0, 1, TREES["max_bins"] + 1)[1:-1]))
         edges.append(middle)
     return edges

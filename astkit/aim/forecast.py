@@ -388,15 +388,13 @@ def forecast_of(
     found = known.get((features, classes))
     if found is None or found.flops > most:
         old, new = divide_joined(data) if target is None else (data, target)
-        order: Mapping[str, Any] = {}
+        in_order, date = None, None
         if isinstance(new, Table) and features is None:
-            order = {
-                "in_order": new.in_order,
-                "date": None if new.in_order is False else new.date,
-            }
+            in_order = new.in_order
+            date = None if in_order is False else new.date
         sides = sides_of(old, new, features, classes)
         try:
-            found = foretell(sides, target is None, most, **order)
+            found = foretell(sides, target is None, most, in_order=in_order, date=date)
         except TooCostlyError as reason:  # another run may afford it
             found = cannot_tell(sides, target is None, str(reason))
             warn(found.sentence)

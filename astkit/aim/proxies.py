@@ -62,8 +62,7 @@ def proxy_of(sides: Sides) -> Proxy | None:
     else:
         return None
     x = stack([old.features(sides.sample), target.features(sides.everything)])
-    models = y.shape[1] if y.ndim > 1 else len(np.unique(y))
-    models = 1 if models == 2 and y.ndim == 1 else models
+    models = y.shape[1] if y.ndim > 1 else len(np.unique(y))  # of two classes one would do
     few = models <= OUTPUTS or x.shape[1] * models <= MOST_TREES
     return Trees(sides, x, y) if old.kind == TABLE and few else Linear(sides, x, y)
 
