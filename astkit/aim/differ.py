@@ -161,43 +161,32 @@ def compared_columns(sides: Sides) -> Array | None:
 
 
 def class_test(sides: Sides) -> float:
-    """P-value of equal class shares: Pearson's statistic, by permutation of rows or units."""
+    """P-value of equal class shares: Pearson's statistic, by permutation of whole units.
+
+    Of units that hold the same classes it matters only how many are of the target.
+    """
     assert sides.labels is not None
-    random = np.random.default_rng(rng.derive(sides.seed, "aim", "classes"))
     rows = [sides.firsts(side, torch.arange(len(own))) for side, own in enumerate(sides.labels)]
-    labels = [own[which] for own, which in zip(sides.labels, rows, strict=True)]
-    if not sides.apart:
-        return _row_class_test(labels[0], labels[1], random)
-    own = [sides.units[side][which] for side, which in enumerate(rows)]
-    sizes = [1 + int(each.max()) for each in own]
-    unit = torch.cat([own[0], own[1] + sizes[0]])
-    counts = np.zeros((sum(sizes), 1 + int(torch.cat(labels).max())))  # by unit and class
-    np.add.at(counts, (unit.numpy(), torch.cat(labels).numpy()), 1)
-    of_all = counts.sum(0)
-
-    def statistic(kinds: Array) -> float:
-        of_target = kinds @ counts
-        expected = of_all * (of_target.sum() / of_all.sum())
-        return float(((of_target - expected) ** 2 / np.maximum(expected, 1e-12)).sum())
-
-    kinds = np.repeat([0.0, 1.0], sizes)
-    observed = statistic(kinds) * (1 - 1e-9)
-    as_far = sum(statistic(random.permutation(kinds)) >= observed for _ in range(DRAWS))
-    return (1 + as_far) / (1 + DRAWS)
-
-
-def _row_class_test(old: Tensor, target: Tensor, random: np.random.Generator) -> float:
-    """The same of independent rows, whose permuted counts have a known distribution."""
-    counts = torch.cat([old, target]).bincount()
-    of_target = target.bincount(minlength=len(counts))[counts > 0].numpy()
-    both = counts[counts > 0].numpy()
-    expected = both * (of_target.sum() / both.sum())
-    drawn = random.multivariate_hypergeometric(
-        both, int(of_target.sum()), DRAWS, method="marginals"
+    label = torch.cat([own[which] for own, which in zip(sides.labels, rows, strict=True)]).numpy()
+    units = [own[which] for own, which in zip(sides.units, rows, strict=True)]
+    old = 1 + int(units[0].max())
+    unit = torch.cat([units[0], units[1] + old]).numpy()
+    random = np.random.default_rng(rng.derive(sides.seed, "aim", "classes"))
+    of_all = np.bincount(label)
+    content = np.zeros(1 + unit.max(), np.int64)  # a hash of the classes in each unit
+    np.add.at(content, unit, random.integers(2**62, size=len(of_all))[label])
+    _, first, kind, count = np.unique(
+        content, return_index=True, return_inverse=True, return_counts=True
     )
-    statistic = ((of_target - expected) ** 2 / expected).sum()
-    as_far = ((drawn - expected) ** 2 / expected).sum(1) >= statistic * (1 - 1e-9)
-    return float((1 + as_far.sum()) / (1 + DRAWS))
+    one = np.isin(unit, first)  # rows of one unit of each kind
+    classes = np.zeros((len(first), len(of_all)))
+    np.add.at(classes, (kind[unit[one]], label[one]), 1)
+    seen = np.bincount(kind[old:], minlength=len(first))
+    drawn = random.multivariate_hypergeometric(count, seen.sum(), DRAWS, method="marginals")
+    of_target = np.vstack([seen, drawn]) @ classes
+    expected = of_target.sum(1, keepdims=True) * of_all / of_all.sum()
+    statistic = ((of_target - expected) ** 2 / np.maximum(expected, 1e-12)).sum(1)
+    return float((statistic >= statistic[0] * (1 - 1e-9)).mean())
 
 
 def class_factor(old: Tensor, target: Tensor) -> Tensor:
