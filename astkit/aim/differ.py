@@ -83,8 +83,11 @@ def find_shift(sides: Sides, unseen: Tensor | None = None) -> tuple[WeightsOf | 
 # --- columns that give the side away -----------------------------------------------------------
 
 
-def column_aucs(old: Table, new: Table, seed: int = 0) -> dict[str, float]:
-    """AUC of telling rows of two tables apart by each column alone, see `column_auc`."""
+def column_aucs(old: Table, new: Table, seed: int = 0) -> tuple[dict[str, float], tuple[str, ...]]:
+    """AUC of telling rows of two tables apart by each column alone, see `column_auc`.
+
+    Also the columns that separate them: those of an AUC above `SEPARATING`, and dates.
+    """
     import pandas as pd
 
     rows = [rng.permutation(len(each), seed, "columns").numpy()[:COMPARED] for each in (old, new)]
@@ -101,7 +104,8 @@ def column_aucs(old: Table, new: Table, seed: int = 0) -> dict[str, float]:
         else:
             values = both.to_numpy("float64")
         found[name] = column_auc(values, len(parts[0]), words, seed)
-    return found
+    kinds = old.columns
+    return found, tuple(n for n in found if found[n] > SEPARATING or kinds[n].kind == "date")
 
 
 def column_auc(values: Array, old: int, words: bool, seed: int) -> float:
@@ -140,9 +144,7 @@ def compared_columns(sides: Sides) -> Array | None:
     if old.kind != TABLE:
         return None
     if old.table is not None and new.table is not None:
-        kinds = old.table.columns
-        alone = column_aucs(old.table, new.table, sides.seed)
-        names = [name for name in alone if alone[name] > SEPARATING or kinds[name].kind == "date"]
+        alone, names = column_aucs(old.table, new.table, sides.seed)
         # inputs have the name of their column and what they say of it, such as "day hour"
         own = [
             max((name for name in alone if f"{each} ".startswith(f"{name} ")), key=len, default="")
@@ -257,7 +259,7 @@ class Classifier:
     def _fitted(self, old: Tensor, target: Tensor) -> list[Regression]:
         """Regressions of the targets of the rows of either side."""
         sides = ((self.sides.old, old), (self.sides.target, target))
-        return [Regression(self._columns(*side), _targets(*side)) for side in sides]
+        return [Regression(self._columns(*side), targets_of(*side)) for side in sides]
 
     def _columns(self, rows: Rows, which: Tensor) -> Matrix:
         x = rows.features(which)
@@ -271,7 +273,7 @@ class Classifier:
             if self.targets and labels is not None:
                 seen.append(labels[rows is self.sides.target][which].numpy()[:, None])
             elif self.targets:
-                y = _targets(rows, which)
+                y = targets_of(rows, which)
                 seen += [y, *(np.abs(y - expert.predict(x)) for expert in experts)]
             return np.hstack(seen).astype(np.float32)
         if rows.of_model and labels is not None:
@@ -298,14 +300,7 @@ class Regression:
         """Numbers ``[n, outputs]``."""
         filled, bins = np.nan_to_num(x, posinf=0.0, neginf=0.0), binned(x, self.edges)
         rest = np.stack([each.predict(bins) for each in self.trees], 1)
-        said: Array = self.linear.predict(filled).reshape(rest.shape) + rest
-        return said
-
-
-def _targets(rows: Rows, which: Tensor) -> Array:
-    targets = rows.targets(which)
-    assert targets is not None
-    return numbers(targets)[:, :OUTPUTS]
+        return self.linear.predict(filled).reshape(rest.shape) + rest
 
 
 def classifier_for(kind: str, penalty: float) -> Any:
@@ -324,6 +319,13 @@ def classifier_for(kind: str, penalty: float) -> Any:
     if kind in (TEXTS, TOKENS):
         return make_pipeline(LogisticRegression(C=10.0, max_iter=200))
     return make_pipeline(StandardScaler(), Ridge(penalty))
+
+
+def targets_of(rows: Rows, which: Tensor) -> Array:
+    """The first `OUTPUTS` targets of the rows ``which`` as numbers, ``[n, outputs]``."""
+    targets = rows.targets(which)
+    assert targets is not None
+    return numbers(targets)[:, :OUTPUTS]
 
 
 def numbers(targets: Tensor) -> Array:

@@ -16,9 +16,9 @@ import numpy as np
 import torch
 
 from astkit import rng
-from astkit.aim.differ import SEPARATING, auc, column_aucs
+from astkit.aim.differ import auc, bin_edges, binned, classifier_for, column_aucs
 from astkit.aim.forecast import as_tables, is_frame
-from astkit.aim.rows import TEXTS, TOKENS, Rows
+from astkit.aim.rows import TABLE, TEXTS, TOKENS, Rows
 from astkit.datasets.dependence import Array
 from astkit.datasets.table import Table
 
@@ -67,11 +67,8 @@ class Explanation:
         if self.auc <= ALIKE:
             return f"training rows and target are alike (AUC {self.auc:.2f})"
         first = self.table.iloc[0]
-        named = f"most by {first['column']!r} ({first['new']})" if first["new"] else ""
-        return (
-            f"training rows and target can be told apart (AUC {self.auc:.2f})"
-            f"{', ' if named else ''}{named}"
-        )
+        named = f", most by {first['column']!r} ({first['new']})" if first["new"] else ""
+        return f"training rows and target can be told apart (AUC {self.auc:.2f}){named}"
 
     def __repr__(self) -> str:
         notes = (f"- {note}" for note in self.notes)
@@ -80,8 +77,7 @@ class Explanation:
     def plot(self, columns: int = 12) -> Figure:
         """The AUC of each of the most telling ``columns``."""
         plots = import_module("astkit.widgets.target_plots")  # matplotlib is loaded for it only
-        made: Figure = plots.separating_columns(self.table.head(columns), self.sentence)
-        return made
+        return plots.separating_columns(self.table.head(columns), self.sentence)
 
 
 def explain(train: Any, target: Any, label: str | None = None, *, seed: int = 0) -> Explanation:
@@ -101,28 +97,20 @@ def explain(train: Any, target: Any, label: str | None = None, *, seed: int = 0)
     Raises ``ValueError`` for tables that cannot be read, and for data of other kinds.
     """
     import pandas as pd
-    from sklearn.ensemble import HistGradientBoostingClassifier
 
     if not isinstance(train, Table | str | os.PathLike) and not is_frame(train):
         return _explain_texts(Rows(train), Rows(target), seed)
     old, new, notes = as_tables(train, target, label)
     rows, kinds = _some(len(old), len(new), seed)
-    x = np.concatenate(
-        [part.matrix(scaled=False)[own] for part, own in ((old, rows[0]), (new, rows[1]))]
-    )
+    x = np.concatenate([old.matrix(False)[rows[0]], new.matrix(False)[rows[1]]])
 
     def score(fitted: Array) -> Array:
-        model = HistGradientBoostingClassifier(
-            max_iter=40, max_bins=64, early_stopping=False, random_state=0
-        )
-        scores: Array = model.fit(x[fitted], kinds[fitted]).predict_proba(x[~fitted])[:, 1]
-        return scores
+        edges = bin_edges(x[fitted])
+        model = classifier_for(TABLE, 0.0).fit(binned(x[fitted], edges), kinds[fitted])
+        return model.predict_proba(binned(x[~fitted], edges))[:, 1]
 
     whole, place = _judge_halves(kinds, seed, score)
-    alone = column_aucs(old, new, seed)
-    separating = tuple(
-        name for name in alone if alone[name] > SEPARATING or old.columns[name].kind == "date"
-    )
+    alone, separating = column_aucs(old, new, seed)
     lines = [(name, round(alone[name], 3), _new(old, new, name)) for name in alone]
     lines.sort(key=lambda line: -line[1])
     table = pd.DataFrame(lines, columns=["column", "auc", "new"])
@@ -185,8 +173,7 @@ def _explain_texts(train: Rows, target: Rows, seed: int) -> Explanation:
 
     def score(fitted: Array) -> Array:
         model = LogisticRegression(C=1.0, max_iter=200).fit(x[fitted], kinds[fitted])
-        scores: Array = model.decision_function(x[~fitted])
-        return scores
+        return model.decision_function(x[~fitted])
 
     whole, place = _judge_halves(kinds, seed, score)
     table = pd.DataFrame(lines, columns=["column", "auc", "new"])
@@ -197,8 +184,7 @@ def _texts(part: Rows, which: Array) -> list[str]:
     """Texts of rows; tokens as their numbers, without those that do not count."""
     inputs = part.inputs(torch.from_numpy(which))
     if part.kind == TEXTS:
-        texts: list[str] = inputs
-        return texts
+        return list(inputs)
     return [" ".join(str(token) for token in row if token >= 0) for row in inputs.tolist()]
 
 

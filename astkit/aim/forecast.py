@@ -9,7 +9,6 @@ import math
 import os
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Self
@@ -94,8 +93,7 @@ class Forecast:
     def plot(self) -> Figure:
         """The expected gain of each decision."""
         plots = import_module("astkit.widgets.target_plots")  # matplotlib is loaded for it only
-        made: Figure = plots.decisions(self.table)
-        return made
+        return plots.decisions(self.table)
 
     def to_json(self) -> dict[str, Any]:
         """Everything but the weights."""
@@ -346,8 +344,7 @@ def _few_threads(sides: Sides) -> Any:
     import sklearn.ensemble  # noqa: F401  # only what is loaded is limited
     from threadpoolctl import threadpool_limits
 
-    few = sides.old.kind in (TABLE, TEXTS, TOKENS)
-    return threadpool_limits(1) if few else nullcontext()
+    return threadpool_limits(1 if sides.old.kind in (TABLE, TEXTS, TOKENS) else None)
 
 
 def least_fit(sides: Sides) -> float:

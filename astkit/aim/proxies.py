@@ -6,8 +6,6 @@ metric. They know old rows of the sample, followed by those of the target.
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -32,20 +30,6 @@ POINTS, RMSE, BITS = "points", "% of the RMSE", "bits a token"
 """Units of gains: of accuracy, of the root mean squared error, of the cross-entropy."""
 
 
-class Proxy(Protocol):
-    """A model of both sides; ``name`` as a sentence has it, ``unit`` of its gains."""
-
-    name: str
-    unit: str
-
-    def losses(self, weights: Array, judged: Array) -> Array:
-        """Losses of the target's rows ``judged``, int64 ``[n]``: float64 ``[n]``.
-
-        The model is fitted with ``weights``, float64 ``[sample + M]``; rows of weight 0 leave no
-        trace in it.
-        """
-
-
 def proxy_of(sides: Sides) -> Proxy | None:
     """The proxy for the kind of the data; ``None`` without targets, or for those of other kinds."""
     old, target = sides.old, sides.target
@@ -68,7 +52,10 @@ def proxy_of(sides: Sides) -> Proxy | None:
 
 
 class _Fitted:
-    """A model of features ``x [n, d]`` and classes, int ``[n]``, or numbers ``[n, outputs]``."""
+    """A model of features ``x [n, d]`` and classes, int ``[n]``, or numbers ``[n, outputs]``.
+
+    Its ``name`` is as a sentence has it, ``unit`` that of its gains.
+    """
 
     name = ""
 
@@ -78,7 +65,11 @@ class _Fitted:
         self.unit = POINTS if self.classes else RMSE
 
     def losses(self, weights: Array, judged: Array) -> Array:
-        """100 for a wrong class, or squared errors."""
+        """Of the target's rows ``judged``, int64 ``[n]``: 100 for a wrong class, or squared errors.
+
+        The model is fitted with ``weights``, float64 ``[sample + M]``; rows of weight 0 leave no
+        trace in it.
+        """
         judged = judged + len(self.sides.sample)
         used = np.flatnonzero(weights > 0)
         own = weights[used] / weights[used].mean()
@@ -88,8 +79,7 @@ class _Fitted:
         said = self.predict(self.x[used], y, own, self.x[judged])
         if self.classes:
             return 100.0 * (said != wanted)
-        errors: Array = ((said.reshape(len(judged), -1) - wanted) ** 2).mean(1)
-        return errors
+        return ((said.reshape(len(judged), -1) - wanted) ** 2).mean(1)
 
     def predict(self, x: Matrix, y: Array, weights: Array, others: Matrix) -> Array:
         """What a model fitted to ``x`` and ``y`` says of ``others``."""
@@ -143,8 +133,7 @@ class Linear(_Fitted):
         model = kind(alpha=penalty, solver=solver, random_state=0)
         model.fit(x, y, sample_weight=weights)
         self.sides.flops += 0.0 if self.sides.old.kind == TABLE else fit_flops(model, x)
-        said: Array = model.predict(others)
-        return said
+        return model.predict(others)
 
 
 class NGrams:
@@ -191,8 +180,7 @@ class NGrams:
             p = (followed[both[:, order]] + PRIOR * p) / (seen[before[:, order]] + PRIOR)
         self.sides.flops += 2.0 * sum(contexts.size for contexts, _ in self.hashed)
         counted = self.counted[1][judged]
-        bits: Array = -(np.log2(p) * counted).sum(1) / np.maximum(counted.sum(1), 1)
-        return bits
+        return -(np.log2(p) * counted).sum(1) / np.maximum(counted.sum(1), 1)
 
 
 def _next_tokens(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -214,3 +202,6 @@ def _hashed(x: Tensor, y: Tensor) -> tuple[Array, Array]:
         contexts.append(context % CONTEXTS)
         pairs.append(mix_bits(context + y.numpy().astype(np.uint64) + np.uint64(7)) % CONTEXTS)
     return np.stack(contexts, 1).astype(np.int32), np.stack(pairs, 1).astype(np.int32)
+
+
+Proxy = Trees | Linear | NGrams

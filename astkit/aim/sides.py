@@ -227,8 +227,7 @@ class Sides:
             y = labels[which].numpy()[:, None] == np.unique(labels[which])
         columns = np.hstack([x, y])
         steps = np.diff(columns, axis=0)
-        both: Array = columns[:, (steps > 0).any(0) & (steps < 0).any(0)]
-        return both
+        return columns[:, (steps > 0).any(0) & (steps < 0).any(0)]
 
     def _unite_equal(self) -> float:
         """Let rows of equal inputs be one unit; returns the share of units left of the target.
@@ -246,8 +245,8 @@ class Sides:
         share = (1 + int(units[2].max())) / (1 + int(self.judged.max()))
         self.units, self.judged = (units[0], units[1]), units[2]
         if not self.apart and share < 0.5:
-            count = round(share * len(self.target))
-            self.notes.append(f"{len(self.target):,} rows have {count:,} different inputs")
+            rows = len(self.target)
+            self.notes.append(f"{rows:,} rows have {round(share * rows):,} different inputs")
         return share
 
 
@@ -301,5 +300,4 @@ def principal(x: Matrix) -> Array:
         x = np.nan_to_num(x, posinf=0.0, neginf=0.0)
         x = (x - x.mean(0)) / np.maximum(x.std(0), 1e-12)
     count = min(COLUMNS // 4, *(size - 1 for size in x.shape))
-    components: Array = TruncatedSVD(max(1, count), random_state=0).fit_transform(x)
-    return components
+    return TruncatedSVD(max(1, count), random_state=0).fit_transform(x)

@@ -44,12 +44,10 @@ def dense_flops(trainer: Trainer) -> float:
 
     Infinite where FLOPs cannot be counted, as runs have equal seconds then.
     """
-    budget = trainer.budget
-    if budget.flops is not None:
-        return budget.flops
+    budget, known = trainer.budget, trainer.may_spend()
+    if known is not None:
+        return known
     batch = trainer.batches.peek()
     of_batch = trainer.cost(batch).training(batch.rows)
     steps = budget.steps or len(trainer.train_data) * (budget.epochs or 0.0)
-    if budget.rows is not None:
-        steps = budget.rows / batch.rows
     return math.inf if trainer.ledger.uncounted else steps * of_batch

@@ -242,9 +242,8 @@ class Plan:
 
 def by_rows(dense: Entry) -> bool:
     """Whether runs are compared with ``dense`` training at equal rows through the model."""
-    if dense["uncounted"] or not dense.get("looks_up"):
-        return False
-    return bool(dense["flops"] < LEAST_FLOPS * dense["trained"])
+    counted = bool(dense.get("looks_up")) and not dense["uncounted"]
+    return counted and dense["flops"] < LEAST_FLOPS * dense["trained"]
 
 
 def controls_on_target(train: Any) -> dict[str, Method]:

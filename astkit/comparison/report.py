@@ -102,9 +102,8 @@ class Comparison:
         self.notes: list[str] = list(contents.get("notes", []))
         self.baseline: list[str] = list(contents.get("baseline", []))
         forecast = contents.get("forecast") or {}
-        self.forecast: Forecast | None = None
-        if "decision" in forecast:  # else of an earlier version
-            self.forecast = Forecast.from_json(forecast)
+        known = "decision" in forecast  # else of an earlier version
+        self.forecast = Forecast.from_json(forecast) if known else None
         self.given_forecast = list(contents.get("given_forecast", []))
         self.settings = dict(contents.get("settings", {}))
         self.stamp = dict(contents.get("stamp", {}))
@@ -332,8 +331,7 @@ class Comparison:
             "entries": self.entries,
             "old_rows": self.old_rows,
         }
-        plain: dict[str, Any] = plain_values(contents)
-        return plain
+        return plain_values(contents)
 
 
 def legend(verdicts: Sequence[Verdict]) -> str:

@@ -110,17 +110,17 @@ class RunRecord:
         return {name: getattr(self, name) for name in ("trained", "losses", "predicted")}
 
     def state_dict(self) -> dict[str, Any]:
-        best = None if self.best is None else {**self.best.state_dict(), **self.best_at}
-        return {**self.by_row(), "points": self.points, "reached": self.reached, "best": best}
+        best = {} if self.best is None else self.best.state_dict()
+        kept = {"points": self.points, "reached": self.reached, "best_at": self.best_at}
+        return {**self.by_row(), **kept, "best": best}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         for name, value in self.by_row().items():
             value.copy_(state[name])
         self.points, self.reached = [list(each) for each in state["points"]], state["reached"]
+        self.best_at = dict(state["best_at"])
         if self.best is not None:
             self.best.load_state_dict(state["best"])
-            names = ("best_step", "best_flops")
-            self.best_at = {key: state["best"][key] for key in names if key in state["best"]}
 
 
 def train_method(

@@ -171,8 +171,7 @@ def _dates(words: Words, form: str) -> np.ndarray[Any, Any]:
     import pandas as pd
 
     dates = pd.to_datetime(pd.Series(words, dtype=str), format=form, errors="coerce", utc=True)
-    values: np.ndarray[Any, Any] = dates.dt.tz_localize(None).to_numpy("datetime64[ns]")
-    return values
+    return dates.dt.tz_localize(None).to_numpy("datetime64[ns]")
 
 
 def _formats(words: Sequence[str]) -> list[str]:

@@ -83,8 +83,7 @@ class Label:
     def known(self, column: pd.Series[Any]) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """Whether each cell holds a number, or one of the classes: bool ``[rows]``."""
         if self.task == "regression":
-            known: np.ndarray[Any, np.dtype[np.bool_]] = column.notna().to_numpy()
-            return known
+            return column.notna().to_numpy()
         return self._codes(column) >= 0
 
     def values(self, column: pd.Series[Any]) -> Tensor:
