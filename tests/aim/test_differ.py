@@ -17,7 +17,6 @@ from astkit.datasets.dependence import Array
 from astkit.datasets.table import Table
 from tests import build
 from tests.aim.pairs import labelled, sides, sides_of_data
-from tests.aim.tables import made
 from tests.aim.test_sides import again, rows_of
 
 
@@ -263,24 +262,20 @@ def test_equal_inputs_do_not_make_class_shares_differ() -> None:
     assert differ.class_test(made) > 0.01
 
 
-def test_folds_of_one_row_are_scored(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(differ, "CHUNK", 1)
-    both = sides(torch.randn(120, 3), torch.randn(100, 3))
-    one = torch.ones(120, dtype=torch.float64)
-    found = differ.input_ratio(both, one, None, torch.arange(100), torch.arange(120))
-    assert torch.isfinite(found).all()
-
-
 @pytest.mark.parametrize("shift", [0, 10**12])
-def test_a_class_of_one_old_row_and_huge_labels_are_weighed(shift: int) -> None:
+def test_a_class_of_one_old_row_that_is_not_fitted_and_huge_labels_are_weighed(
+    shift: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("astkit.aim.sides.FITTED", {"table": 100})
     labels = torch.arange(400) % 3
     labels[7] = 3
     data: Any = TensorDataset(torch.randn(400, 4), labels + shift)
     target: Any = TensorDataset(torch.randn(120, 4), torch.full((120,), 3 + shift))
     for each in (data, target):
         each.targets = each.tensors[1]  # labels, however large
-    both = sides_of_data(data, target, seed=2)
+    both = sides_of_data(data, target)
     assert both.labels is not None
+    assert 7 not in both.sample
     factor = differ.class_factor(*both.labels)
     assert factor[7] == 400
     assert factor.sum() == pytest.approx(400 + 3 * 400 * 0.5 / 120)  # half a row a class
@@ -298,22 +293,9 @@ def test_targets_count_only_where_both_have_them() -> None:
 # --- columns that give the side away -----------------------------------------------------------
 
 
-def test_a_column_alone_tells_as_much_as_its_values() -> None:
-    random = np.random.default_rng(0)
-    alike, moved = random.normal(size=2000), random.normal(size=2000)
-    moved[1000:] += 1.0
-    found = [differ.column_auc(each, 1000, False, 0) for each in (alike, moved)]
-    assert found[0] == pytest.approx(0.5, abs=0.04)
-    assert found[1] == pytest.approx(0.5 + 0.5 * math.erf(0.5), abs=0.04)  # P(a < b + 1)
-    words = np.where(np.arange(2000) < 1000, random.integers(0, 2, 2000), 2)
-    assert differ.column_auc(words.astype(float), 1000, True, 0) == 1.0
-    half = np.where(np.arange(2000) % 2 * (np.arange(2000) >= 1000), math.nan, 1.0)
-    assert differ.column_auc(half, 1000, False, 0) == pytest.approx(0.75, abs=0.03)
-
-
 def test_columns_that_tell_every_row_shape_no_weights() -> None:
     """A date, and whatever tells nearly all rows; of arrays as of tables."""
-    old, target = made(400, 0), made(240, 1, shift=0.5)
+    old, target = build.table(400, 0), build.table(240, 1, shift=0.5)
     old["number"], target["number"] = np.arange(400.0), np.arange(400.0, 640.0)
     days = np.datetime64("2020-01-01") + np.arange(30)
     old["day"], target["day"] = np.resize(days, 400), np.resize(days, 240)
@@ -329,19 +311,3 @@ def test_columns_that_tell_every_row_shape_no_weights() -> None:
     assert arrays.tolist() == [True, False]
     assert differ.compared_columns(sides(*(part[:, 1:] for part in columns))) is None  # no other
     assert differ.compared_columns(sides_of_data(["a b"] * 9, ["b c"] * 9)) is None
-
-
-def test_columns_are_binned_by_quantiles() -> None:
-    draw = np.random.default_rng(0)
-    x = np.column_stack([draw.normal(size=1000), np.full(1000, np.nan), draw.integers(0, 3, 1000)])
-    x[::7, 0] = np.nan
-    edges = differ.bin_edges(x)
-    found, others = differ.binned(x, edges), differ.binned(x[1:6] + np.array([100.0, 0, 0]), edges)
-    known = ~np.isnan(x[:, 0])
-    assert (np.isnan(found[:, 0]) == ~known).all()
-    assert np.bincount(found[known, 0].astype(int)).min() >= known.sum() / 200
-    order = np.argsort(x[known, 0])
-    assert (np.diff(found[known, 0][order]) >= 0).all()
-    assert (found[:, 1] == 0).all()  # trees fail at a column without a value
-    assert (found[:, 2] == x[:, 2]).all()
-    assert others[0, 0] == found[known, 0].max()
