@@ -33,7 +33,7 @@ from astkit.aim.proxies import Trees, proxy_of
 from tests import build
 from tests.aim.pairs import sides
 from tests.aim.tables import both_tables, points
-from tests.datasets.transformed import Transformed, dimmed, noise
+from tests.datasets.transformed import Transformed, dimmed
 
 N, M = 600, 240
 
@@ -206,27 +206,25 @@ def test_tokens_are_judged_in_bits() -> None:
 
 
 def test_random_transforms_are_no_difference() -> None:
-    target = Transformed(noise(M, 1))
+    target = Transformed(build.images(M, seed=1))
     for name, said in (
         ("transform", "train on the old rows: they are like the target (AUC 0."),
         ("own", "train on the old rows: random transforms change the rows of either side"),
     ):
-        old = Transformed(noise(N), dimmed, name)
+        old = Transformed(build.images(N), dimmed, name)
         found = forecast(old, target, train_on_target=False)
         assert said in found.sentence
         assert found.weights is None
         old.targets = 1 * (torch.arange(N) % 8 == 0)  # classes are counted all the same
         found = forecast(old, target, train_on_target=False)
         assert found.lines[1]["unit"] == "points"
-        assert len(forecast(Transformed(noise(N), dimmed, name), target).lines) == 4
+        assert len(forecast(Transformed(build.images(N), dimmed, name), target).lines) == 4
 
 
-def test_few_old_rows_and_unknown_targets_are_both_trained_on() -> None:
+def test_few_old_rows_and_the_target_are_both_trained_on() -> None:
     old = forecast(points(10, 0, True, "images"), points(150, 1, False, "images"))
     assert (old.decision, old.weights is None) == (BOTH, False)
     assert "cannot tell, there are 10 old rows, fewer than 12" in old.sentence
-    unlabelled = [TensorDataset(points(n, n, False, "vectors").tensors[0]) for n in (N, M)]
-    assert "no proxy knows such targets" in forecast(*unlabelled).sentence
 
 
 def test_without_targets_weights_follow_the_inputs() -> None:
@@ -237,8 +235,8 @@ def test_without_targets_weights_follow_the_inputs() -> None:
     assert "no gain can be foretold, since rows have no targets: weights assume" in found.sentence
     assert found.weights is not None
     assert float(found.weights[x[:, 0] > 1].mean()) > 2 * float(found.weights[x[:, 0] < 0].mean())
-    labelled = TensorDataset(x, x)  # which the target is not
-    assert "no proxy knows such targets" in forecast(labelled, target).sentence
+    for old in (TensorDataset(x), TensorDataset(x, x)):  # and no target
+        assert "no proxy knows such targets" in forecast(old, target).sentence
 
 
 def test_estimators_of_a_table_use_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,6 @@ from astkit.gating.policies.draws import draw_systematic
 from tests import build
 from tests.aim.tables import points
 from tests.aim.test_forecast import classes
-from tests.datasets.transformed import noise
 from tests.trainers.worlds import flat, in_world
 
 N, M = 900, 240
@@ -82,20 +81,8 @@ def test_aim_abstains_in_19_of_20_draws_without_a_shift() -> None:
     assert sum(nothing(draw) for draw in range(20)) >= 19
 
 
-def test_weights_that_no_gain_was_foretold_for_are_not_drawn_by(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """As of rows without targets: they are for `aim.weights`."""
-    old, target = build.numbers(N), build.numbers(M, seed=1)
-    found = Forecast(WEIGHTED, "forecast: so", torch.arange(N).double(), flops=7.0)
-    monkeypatch.setattr(aim, "forecast_of", lambda *_: found)
-    policy = Aim()
-    assert policy.plan(run_info(old, target, 0)) is None
-    assert policy.flops == 7.0
-
-
 def test_images_are_asked_about_again_with_the_features_of_the_model() -> None:
-    train, target = noise(N, 0), noise(M, 1)
+    train, target = build.images(N), build.images(M, seed=1)
     seen: list[tuple[str, int]] = []
 
     def features(rows: Tensor, of: str) -> Tensor:
@@ -131,7 +118,7 @@ def test_the_model_is_not_asked_where_that_takes_more_than_a_twentieth_of_the_ru
         calls.append(of)
         return torch.stack([rng.uniform(rows, each, int(of == "data")) for each in (0, 1)], 1)
 
-    run = run_info(noise(N), noise(M, 1), 0, 3, features=features)
+    run = run_info(build.images(N), build.images(M, seed=1), 0, 3, features=features)
     policy = Aim()
     policy.stage = 1
     assert policy.plan(replace(run, progress=progress)) is None
@@ -146,7 +133,7 @@ def test_the_model_is_asked_about_the_rows_that_are_drawn(
 ) -> None:
     """Half of the rows are hardly drawn; of the others the model tells half from the target."""
     n = 2 * N
-    train, target = noise(n, 0), noise(M, 1)
+    train, target = build.images(n), build.images(M, seed=1)
     early = torch.where(torch.arange(n) % 8 < 4, 0.2, 1.8).double()
     first = Forecast(FLAT, "forecast: so", early, [{"decision": "old"}], flops=7.0)
     monkeypatch.setattr(aim, "forecast_of", lambda *_: first)
@@ -207,9 +194,9 @@ def test_rows_that_the_model_is_asked_about_are_distinct_and_not_learnt_yet(
         asked.extend([rows] if of == "data" else [])
         return torch.stack([rng.uniform(rows, each, int(of == "data")) for each in (0, 1)], 1)
 
-    policy, learnt = Aim(), []
+    policy, learnt, data = Aim(), [], (build.images(N), build.images(M, seed=1))
     for part in range(4):
-        chosen = policy.plan(run_info(noise(N), noise(M, 1), 0, part, features=features))
+        chosen = policy.plan(run_info(*data, 0, part, features=features))
         assert chosen is not None
         learnt += chosen.index.tolist() if part < 3 else []
     rows = torch.cat(asked)
@@ -226,7 +213,7 @@ def test_the_model_finds_nothing_left_in_rows_like_the_target() -> None:
         x, z = (torch.randn(rows, 32, generator=random) for rows in (2 * N, M))
         drawn_by = torch.where(torch.rand(2 * N, generator=random) < 0.05, 20.0, 0.0).double()
         parts = [
-            Rows(noise(len(each)), by_row=lambda rows, each=each: each[rows])  # type: ignore[misc]
+            Rows(build.images(len(each)), by_row=lambda rows, each=each: each[rows])  # type: ignore[misc]
             for each in (x, z)
         ]
         assert aim.sharpen(Sides(*parts, seed), drawn_by, 1.0) is drawn_by
@@ -239,8 +226,8 @@ def test_no_more_features_are_computed_where_sharper_weights_would_cost_too_much
         asked.append(len(rows))
         return torch.stack([rng.uniform(rows, 0) + 3, rng.uniform(rows, 1)], 1)
 
-    target = Rows(noise(M), by_row=lambda rows: torch.stack([rng.uniform(rows, 2)] * 2, 1))
-    seen, drawn_by = Sides(Rows(noise(N), by_row=features), target), torch.ones(N).double()
+    target = Rows(build.images(M), by_row=lambda rows: torch.stack([rng.uniform(rows, 2)] * 2, 1))
+    seen, drawn_by = Sides(Rows(build.images(N), by_row=features), target), torch.ones(N).double()
     with pytest.raises(TooCostlyError, match="it would take"):
         aim.sharpen(seen, drawn_by, 1.0, most=0.0)
     assert sum(asked) == len(aim.rows_to_ask(drawn_by, 0))

@@ -64,9 +64,6 @@ def test_the_kind_follows_from_type_and_shape(data: Any, kind: str) -> None:
         assert dense.shape[0] == 3
         assert dense.dtype == np.float32
         assert (dense[0] == dense[2]).all()
-        rows.keep(torch.tensor([1, 0]))
-        kept = rows.features(torch.tensor([1, 0, 1]))
-        assert (kept != found).sum() == 0
 
 
 def test_rows_of_a_subset_are_its_own() -> None:
@@ -93,8 +90,6 @@ def test_images_are_described_by_statistics_and_filters() -> None:
     inner = flat[:, 12:].reshape(FILTERS, 3, 3)[:, 1, 1]
     assert float(inner.abs().max()) < 1e-5  # filters without a mean see no edge in the middle
     assert flops == 3 * FILTERS * 2 * 2 * WINDOW**2 * 5 * 5
-    again, _ = image_features(images.to(torch.uint8)[1:])
-    assert again.allclose(found[1:], atol=1e-6)
     large, _ = image_features(torch.zeros(1, 2, 300, 200))
     assert large.shape[1] == found.shape[1]
 

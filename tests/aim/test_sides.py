@@ -101,18 +101,6 @@ def test_shuffled_rows_are_in_no_order() -> None:
     assert all(forward(seed, shuffled=False) for seed in range(3))
 
 
-def test_a_change_within_the_old_rows_does_not_lengthen_blocks() -> None:
-    x, y = recording(2000, 1)
-    changed = x[:1500].clone()
-    changed[1000:] += 5
-    counts = [
-        1 + int(sides(each, x[1500:], y[:1500], y[1500:], in_order=None).units[1].max())
-        for each in (x[:1500], changed)
-    ]
-    assert 1 < counts[0] < 50
-    assert counts[1] == pytest.approx(counts[0], rel=0.3)
-
-
 @pytest.mark.parametrize("seed", range(12))
 def test_short_series_are_divided_into_shorter_blocks(seed: int) -> None:
     x, y = recording(200, seed, 0.97)
@@ -190,14 +178,6 @@ def test_rows_of_equal_inputs_are_one_unit(kind: str) -> None:
     common = sides_of_data(data, again(data, four))
     assert common.judged.equal(torch.arange(360))
     assert common.worth == 360
-
-
-def test_values_that_come_often_are_no_copies() -> None:
-    """A table of few values in a column, as of words, where the target has such rows too."""
-    x = torch.randn(540, 4, generator=torch.Generator().manual_seed(0)) > 0
-    both = sides(x[:300].float(), x[300:].float())
-    assert both.units[0].equal(torch.arange(300))
-    assert both.worth == 240
 
 
 # --- what can be compared ---------------------------------------------------------------------
