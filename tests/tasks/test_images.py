@@ -50,5 +50,5 @@ def test_folders_of_parts_are_used_drawn_or_refused(place, tmp_path, monkeypatch
     (tmp_path / "val" / "dog").rename(tmp_path / "val" / "wolf")
     refused((partial(folder, tmp_path, size=8), "val holds other classes than"))
     (tmp_path / "test" / "dog").rename(tmp_path / "test" / "wolf")
-    with pytest.raises(ValueError, match="class 'wolf', which is missing in the training part"):
+    with pytest.raises(ValueError, match="class 'wolf', which the training part lacks"):
         folder(tmp_path, size=8)
