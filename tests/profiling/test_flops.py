@@ -425,7 +425,7 @@ def product(a: Tensor, b: Tensor) -> Tensor:
 product.register_autograd(lambda _, gradient: (gradient, None), setup_context=lambda *_, **__: None)
 
 
-def test_a_custom_operator_is_named_until_it_has_a_formula() -> None:
+def test_an_operator_without_a_formula_is_named() -> None:
     class Custom(nn.Linear):
         def forward(self, x: Tensor) -> Tensor:
             return product(super().forward(x), self.weight.clone())
