@@ -90,6 +90,8 @@ def test_images_are_described_by_statistics_and_filters() -> None:
     inner = flat[:, 12:].reshape(FILTERS, 3, 3)[:, 1, 1]
     assert float(inner.abs().max()) < 1e-5  # filters without a mean see no edge in the middle
     assert flops == 3 * FILTERS * 2 * 2 * WINDOW**2 * 5 * 5
+    again, _ = image_features(images.to(torch.uint8)[1:])
+    assert again.allclose(found[1:], atol=1e-6)
     large, _ = image_features(torch.zeros(1, 2, 300, 200))
     assert large.shape[1] == found.shape[1]
 
