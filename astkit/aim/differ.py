@@ -8,7 +8,7 @@ old rows, weighted by the first factor, from rows of the target. A test comes be
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -161,43 +161,32 @@ def compared_columns(sides: Sides) -> Array | None:
 
 
 def class_test(sides: Sides) -> float:
-    """P-value of equal class shares: Pearson's statistic, by permutation of rows or units."""
+    """P-value of equal class shares: Pearson's statistic, by permutation of whole units.
+
+    Of units that hold the same classes it matters only how many are of the target.
+    """
     assert sides.labels is not None
-    random = np.random.default_rng(rng.derive(sides.seed, "aim", "classes"))
     rows = [sides.firsts(side, torch.arange(len(own))) for side, own in enumerate(sides.labels)]
-    labels = [own[which] for own, which in zip(sides.labels, rows, strict=True)]
-    if not sides.apart:
-        return _row_class_test(labels[0], labels[1], random)
-    own = [sides.units[side][which] for side, which in enumerate(rows)]
-    sizes = [1 + int(each.max()) for each in own]
-    unit = torch.cat([own[0], own[1] + sizes[0]])
-    counts = np.zeros((sum(sizes), 1 + int(torch.cat(labels).max())))  # by unit and class
-    np.add.at(counts, (unit.numpy(), torch.cat(labels).numpy()), 1)
-    of_all = counts.sum(0)
-
-    def statistic(kinds: Array) -> float:
-        of_target = kinds @ counts
-        expected = of_all * (of_target.sum() / of_all.sum())
-        return float(((of_target - expected) ** 2 / np.maximum(expected, 1e-12)).sum())
-
-    kinds = np.repeat([0.0, 1.0], sizes)
-    observed = statistic(kinds) * (1 - 1e-9)
-    as_far = sum(statistic(random.permutation(kinds)) >= observed for _ in range(DRAWS))
-    return (1 + as_far) / (1 + DRAWS)
-
-
-def _row_class_test(old: Tensor, target: Tensor, random: np.random.Generator) -> float:
-    """The same of independent rows, whose permuted counts have a known distribution."""
-    counts = torch.cat([old, target]).bincount()
-    of_target = target.bincount(minlength=len(counts))[counts > 0].numpy()
-    both = counts[counts > 0].numpy()
-    expected = both * (of_target.sum() / both.sum())
-    drawn = random.multivariate_hypergeometric(
-        both, int(of_target.sum()), DRAWS, method="marginals"
+    label = torch.cat([own[which] for own, which in zip(sides.labels, rows, strict=True)]).numpy()
+    units = [own[which] for own, which in zip(sides.units, rows, strict=True)]
+    old = 1 + int(units[0].max())
+    unit = torch.cat([units[0], units[1] + old]).numpy()
+    random = np.random.default_rng(rng.derive(sides.seed, "aim", "classes"))
+    of_all = np.bincount(label)
+    content = np.zeros(1 + unit.max(), np.int64)  # a hash of the classes in each unit
+    np.add.at(content, unit, random.integers(2**62, size=len(of_all))[label])
+    _, first, kind, count = np.unique(
+        content, return_index=True, return_inverse=True, return_counts=True
     )
-    statistic = ((of_target - expected) ** 2 / expected).sum()
-    as_far = ((drawn - expected) ** 2 / expected).sum(1) >= statistic * (1 - 1e-9)
-    return float((1 + as_far.sum()) / (1 + DRAWS))
+    one = np.isin(unit, first)  # rows of one unit of each kind
+    classes = np.zeros((len(first), len(of_all)))
+    np.add.at(classes, (kind[unit[one]], label[one]), 1)
+    seen = np.bincount(kind[old:], minlength=len(first))
+    drawn = random.multivariate_hypergeometric(count, seen.sum(), DRAWS, method="marginals")
+    of_target = np.vstack([seen, drawn]) @ classes
+    expected = of_target.sum(1, keepdims=True) * of_all / of_all.sum()
+    statistic = ((of_target - expected) ** 2 / np.maximum(expected, 1e-12)).sum(1)
+    return float((statistic >= statistic[0] * (1 - 1e-9)).mean())
 
 
 def class_factor(old: Tensor, target: Tensor) -> Tensor:
@@ -217,9 +206,10 @@ def class_factor(old: Tensor, target: Tensor) -> Tensor:
 class Classifier:
     """Tells old rows from rows of the target; each kind has half of the weight.
 
-    Of tables boosted trees on columns and targets, so that another law is seen. Else linear models
-    of features; of those of a model with the class label, since a loss that is usual for one class
-    is not for another.
+    Of tables boosted trees on columns and targets and, in a regression, on how far each target is
+    from what models of either side expect, so that another law is seen: models of one half of the
+    rows judge the other half. Else linear models of features; of those of a model with the class
+    label, since a loss that is usual for one class is not for another.
 
     Args:
         old, target: int64, the rows to fit.
@@ -231,13 +221,20 @@ class Classifier:
         self, sides: Sides, old: Tensor, target: Tensor, factor: Tensor, compared: Array | None
     ) -> None:
         self.sides, self.compared = sides, compared
-        x = stack([self._view(sides.old, old), self._view(sides.target, target)])
+        self.targets = sides.old.kind == TABLE and sides.has_targets
+        self.experts: list[list[Regression]] = [[]]
+        if self.targets and sides.labels is None and min(len(old), len(target)) > 1:
+            halves = (slice(1, None, 2), slice(0, None, 2))
+            self.experts = [self._fitted(old[half], target[half]) for half in halves]
+        count = len(self.experts)
+        parts = [(sides.old, old[n::count], self.experts[n]) for n in range(count)]
+        parts += [(sides.target, target[n::count], self.experts[n]) for n in range(count)]
+        x = stack([self._view(*part) for part in parts])
         kinds = np.repeat([0, 1], [len(old), len(target)])
-        of_old = factor[old].numpy()
+        of_old = np.concatenate([factor[which].numpy() for _, which, _ in parts[:count]])
         weight = np.concatenate([of_old, np.full(len(target), of_old.sum() / len(target))])
-        self.model = classifier_for(
-            sides.old.kind, SHRINK * weight.sum() * x.shape[1] / len(target)
-        )
+        penalty = SHRINK * weight.sum() * x.shape[1] / len(target)
+        self.model = classifier_for(sides.old.kind, penalty)
         if sides.old.kind == TABLE:
             self.edges = bin_edges(x)
             x = binned(x, self.edges)
@@ -249,29 +246,66 @@ class Classifier:
         """A number for each of the rows ``which``, int64 ``[n]``: higher, more like the target."""
         if not len(which):
             return np.empty(0)
-        x = self._view(rows, which)
-        if rows.kind == TABLE:
-            x = binned(x, self.edges)
-        if hasattr(self.model, "predict_proba"):
-            return np.asarray(self.model.predict_proba(x)[:, 1], np.float64)
-        return np.asarray(self.model.predict(x), np.float64)
+        found = []
+        for experts in self.experts:
+            x = self._view(rows, which, experts)
+            x = binned(x, self.edges) if rows.kind == TABLE else x
+            known = hasattr(self.model, "predict_proba")
+            found.append(self.model.predict_proba(x)[:, 1] if known else self.model.predict(x))
+        return np.mean(np.asarray(found, np.float64), 0)
 
-    def _view(self, rows: Rows, which: Tensor) -> Matrix:
-        """What the classifier sees of the rows ``which``."""
+    def _fitted(self, old: Tensor, target: Tensor) -> list[Regression]:
+        """Regressions of the targets of the rows of either side."""
+        sides = ((self.sides.old, old), (self.sides.target, target))
+        return [Regression(self._columns(*side), _targets(*side)) for side in sides]
+
+    def _columns(self, rows: Rows, which: Tensor) -> Matrix:
         x = rows.features(which)
-        labels = self.sides.labels
-        own = None if labels is None else labels[0 if rows is self.sides.old else 1][which].numpy()
+        return x if self.compared is None else x[:, self.compared]
+
+    def _view(self, rows: Rows, which: Tensor, experts: Sequence[Regression]) -> Matrix:
+        """What the classifier sees of the rows ``which``."""
+        x, labels = self._columns(rows, which), self.sides.labels
         if rows.kind == TABLE:
-            x = x if self.compared is None else x[:, self.compared]
-            if own is not None:
-                return np.column_stack([x, own]).astype(np.float32)
-            targets = rows.targets(which) if self.sides.has_targets else None
-            if targets is not None and not targets.is_complex():
-                return np.column_stack([x, numbers(targets)[:, :OUTPUTS]]).astype(np.float32)
-        elif rows.of_model and own is not None and labels is not None:
+            seen = [x]
+            if self.targets and labels is not None:
+                seen.append(labels[rows is self.sides.target][which].numpy()[:, None])
+            elif self.targets:
+                y = _targets(rows, which)
+                seen += [y, *(np.abs(y - expert.predict(x)) for expert in experts)]
+            return np.hstack(seen).astype(np.float32)
+        if rows.of_model and labels is not None:
             classes = np.eye(1 + int(torch.cat(labels).max()), dtype=np.float32)
-            return np.hstack([x, classes[own]])
+            return np.hstack([x, classes[labels[rows is self.sides.target][which].numpy()]])
         return x
+
+
+class Regression:
+    """Ridge regression of numbers ``y [n, outputs]``, and boosted trees on what it leaves."""
+
+    def __init__(self, x: Array, y: Array) -> None:
+        from sklearn.ensemble import HistGradientBoostingRegressor
+        from sklearn.linear_model import Ridge
+
+        filled = np.nan_to_num(x, posinf=0.0, neginf=0.0)
+        self.linear = Ridge(1e-3 * len(x)).fit(filled, y)
+        rest = y - self.linear.predict(filled).reshape(y.shape)
+        self.edges = bin_edges(x)
+        bins = binned(x, self.edges)
+        self.trees = [HistGradientBoostingRegressor(**TREES).fit(bins, each) for each in rest.T]
+
+    def predict(self, x: Array) -> Array:
+        """Numbers ``[n, outputs]``."""
+        filled, bins = np.nan_to_num(x, posinf=0.0, neginf=0.0), binned(x, self.edges)
+        rest = np.stack([each.predict(bins) for each in self.trees], 1)
+        said: Array = self.linear.predict(filled).reshape(rest.shape) + rest
+        return said
+
+
+def _targets(rows: Rows, which: Tensor) -> Array:
+    targets = rows.targets(which)
+    assert targets is not None
+    return numbers(targets)[:, :OUTPUTS]
 
 
 def classifier_for(kind: str, penalty: float) -> Any:
