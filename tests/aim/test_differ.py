@@ -143,6 +143,16 @@ def test_the_share_and_the_ratio_of_a_mixture_are_found(share: float) -> None:
     assert found.min() >= differ.FLOOR * found.max() * (1 - 1e-12)
 
 
+def test_another_law_with_the_same_inputs_is_found() -> None:
+    """The classifier sees how far each target is from what either kind expects."""
+    (x, y), (z, w) = (build.numbers(n, 3, seed=n, noise=0.0).tensors for n in (600, 200))
+    whole = torch.ones(600, dtype=torch.float64)
+    assert differ.input_test(sides(x, z, y, w), whole).p > 0.01
+    found = differ.input_test(sides(x, z, -y, w), whole)
+    assert found.auc > 0.9
+    assert found.p < 0.001
+
+
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("classes", [0, 2, 3])
 def test_a_table_may_hold_few_values_in_a_column_and_infinite_ones(classes: int) -> None:

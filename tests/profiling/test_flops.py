@@ -383,17 +383,13 @@ class Hypernetwork(nn.Module):
         return x @ self.make(self.code).view(16, 4)
 
 
-def counted_pass(model: nn.Module, x: Tensor) -> int:
-    with FlopCounter() as counted:
-        model(x).sum().backward()
-    return counted.get_total_flops()
-
-
 def test_a_cost_per_batch_is_not_multiplied_by_the_rows() -> None:
     model, x = Hypernetwork(), torch.randn(50, 16)
     flops = count_flops(model, x, x, total)
     assert flops.scoring == PassFlops(2 * 16 * 4, 2 * 32 * 64)
-    assert flops.training(50) == counted_pass(model, x)
+    with FlopCounter() as counted:
+        model(x).sum().backward()
+    assert flops.training(50) == counted.get_total_flops()
     assert flops.uncounted == ()
 
 

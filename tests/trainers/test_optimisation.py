@@ -616,10 +616,6 @@ class Detached(nn.Linear):
         return super().forward(input).detach()
 
 
-def frozen(model: nn.Module) -> nn.Module:
-    return model.requires_grad_(False)
-
-
 def test_what_cannot_be_trained_is_one_sentence() -> None:
     model, other, half = network(torch.float32), network(torch.float32), network()
     before, model[2] = sgd(model), nn.Linear(16, 4)  # it still holds the layer that was replaced
@@ -635,7 +631,7 @@ def test_what_cannot_be_trained_is_one_sentence() -> None:
     for kind in (torch.optim.LBFGS, type("Own", (torch.optim.LBFGS,), {}), Searching):
         call = partial(made, model, optimizer=kind(model.parameters()))
         refused((call, f"optimizer {kind.__name__} needs a closure, "))
-    first = list(frozen(half[0]).parameters())
+    first = list(half[0].requires_grad_(False).parameters())
     for parameters in (first, [{"params": [each]} for each in first]):
         call = partial(made, half, optimizer=torch.optim.SGD(parameters, lr=0.1))
         refused((call, "the optimizer got 2 parameters, all frozen, so the"))
@@ -643,8 +639,8 @@ def test_what_cannot_be_trained_is_one_sentence() -> None:
     for each, words in (
         (nn.Identity(), "the Identity has no parameters"),
         (nn.Sequential(nn.Flatten(), nn.ReLU()), "the Sequential has no parameters"),
-        (frozen(nn.Linear(6, 4)), "the Linear has 2 parameters, all frozen"),
-        (frozen(network()), "the Sequential has 4 parameters, all frozen"),
+        (nn.Linear(6, 4).requires_grad_(False), "the Linear has 2 parameters, all frozen"),
+        (network().requires_grad_(False), "the Sequential has 4 parameters, all frozen"),
         (Detached(6, 4), "the loss depends on no parameter that is trained"),
     ):
         words += ", so there is nothing to train: give the model"
