@@ -1,7 +1,8 @@
 """The one builder of what tests train on and with: seeded, small, on the CPU, in milliseconds.
 
 Data: `rows` of classes that can be told apart, `numbers` of a linear law, `images` of noise,
-`digits`, a `table`; `as_dataset` makes any list a data set, `as_stream` one without a length.
+`digits`, a `table`; `as_dataset` makes any list a data set, `computed` any function, `as_stream`
+one without a length.
 Models: `network`, and `seeded` around any other. Runs: `trainer`, `gated`, `comparison`.
 Misuse: `refused` holds calls to the sentences that they raise.
 """
@@ -110,6 +111,18 @@ class _Listed(Dataset[Any]):
         return self.given[row]
 
 
+class _Computed(Dataset[Any]):
+    def __init__(self, count: int, row: Callable[[int], Any], attributes: dict[str, Any]) -> None:
+        self.count, self.row = count, row
+        vars(self).update(attributes)
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, row: int) -> Any:
+        return self.row(row)
+
+
 class _Stream(IterableDataset[Any]):
     def __init__(self, given: Iterable[Any]) -> None:
         self.given = given
@@ -121,6 +134,11 @@ class _Stream(IterableDataset[Any]):
 def as_dataset(given: Sequence[Any], **attributes: Any) -> Dataset[Any]:
     """A map-style data set of these rows, with ``attributes`` such as ``groups``."""
     return _Listed(given, attributes)
+
+
+def computed(count: int, row: Callable[[int], Any], **attributes: Any) -> Dataset[Any]:
+    """A map-style data set that calls ``row(number)`` at each reading, with ``attributes``."""
+    return _Computed(count, row, attributes)
 
 
 def as_stream(given: Iterable[Any]) -> IterableDataset[Any]:

@@ -11,59 +11,24 @@ from torch.utils.data import TensorDataset
 
 from astkit.aim import differ
 from astkit.aim.forecast import least_fit
-from astkit.aim.rows import Rows
 from astkit.aim.sides import Sides
 from astkit.datasets.dependence import Array
 from astkit.datasets.table import Table
 from tests import build
 from tests.aim.pairs import labelled, sides, sides_of_data
-from tests.aim.tables import made
 from tests.aim.test_sides import again, rows_of
 
 
-def test_features_of_a_model_are_told_apart_with_the_label_by_a_literal_ridge_regression() -> None:
+@pytest.mark.parametrize(
+    ("kind", "low", "high"), [("images", 0.95, 1.05), ("tokens", 1e-9, 1.05), ("table", 0, 0)]
+)
+def test_the_least_price_of_a_fit_is_near_the_price(kind: str, low: float, high: float) -> None:
+    """Known before the fit; trees are timed."""
     random = torch.Generator().manual_seed(0)
-    seen = [torch.randn(n, 3, generator=random) for n in (90, 30)]
-    labels = [torch.randint(4, (n,), generator=random) for n in (90, 30)]
-    rows = [
-        Rows(TensorDataset(x, y), by_row=x.__getitem__) for x, y in zip(seen, labels, strict=True)
-    ]
-    factor = torch.rand(90, dtype=torch.float64, generator=random)
-    fitted = torch.arange(0, 90, 2), torch.arange(20)
-    found = differ.Classifier(Sides(*rows), *fitted, factor, None)
-    scores = found.scores(rows[0], torch.arange(90))
-
-    views = [np.hstack([x, np.eye(4)[y]]) for x, y in zip(seen, labels, strict=True)]
-    x = np.vstack([view[which] for view, which in zip(views, fitted, strict=True)])
-    kinds = np.repeat([0.0, 1.0], [45, 20])
-    weight = np.concatenate([factor[::2], np.full(20, float(factor[::2].sum()) / 20)])
-    middle, spread = x.mean(0), x.std(0)
-    a = (x - middle) / spread
-    means = [np.average(part, 0, weight) for part in (a, kinds)]
-    a, centred = a - means[0], kinds - means[1]
-    penalty = differ.SHRINK * weight.sum() * 7 / 20
-    slope = np.linalg.solve((a.T * weight) @ a + penalty * np.eye(7), (a.T * weight) @ centred)
-    expected = ((views[0] - middle) / spread - means[0]) @ slope + means[1]
-    assert scores == pytest.approx(expected, abs=1e-5)
-
-
-@pytest.mark.parametrize("kind", ["images", "tokens", "table", "of a model"])
-def test_the_least_price_of_a_fit_is_near_the_price(kind: str) -> None:
-    """Known before the fit; trees are timed, and the features of a model not read for it."""
-    random = torch.Generator().manual_seed(0)
-    if kind == "of a model":
-        parts = [Rows(build.images(n), by_row=lambda rows: rows[:, None].float()) for n in (90, 60)]
-        assert least_fit(Sides(*parts)) == 0
-        return
     both = sides_of_data(rows_of(kind, 900, random), rows_of(kind, 240, random))
     least = least_fit(both)
     differ.Classifier(both, torch.arange(660), torch.arange(240), torch.ones(900), None)
-    if kind == "table":
-        assert least == both.flops == 0
-    elif kind == "images":
-        assert least == pytest.approx(both.flops, rel=0.05)
-    else:
-        assert 0 < least < 1.05 * both.flops
+    assert low * both.flops <= least <= high * both.flops
 
 
 def test_the_auc_is_the_share_of_pairs_in_order() -> None:
@@ -167,46 +132,23 @@ def test_the_share_and_the_ratio_of_a_mixture_are_found(share: float) -> None:
     like = random.random(n) < share
     scores = np.where(like, random.beta(5, 2, n), random.beta(2, 5, n))
     target = random.beta(5, 2, m)
-    assert differ.target_share(scores, target, np.ones(n)) == pytest.approx(share, abs=0.06)
-    found = differ.calibrate(scores, target, np.ones(n))
+    weights = np.where(like, 1.0, 0.5)
+    share *= n / weights.sum()
+    assert differ.target_share(scores, target, weights) == pytest.approx(share, abs=0.06)
+    found = differ.calibrate(scores, target, weights)
     densities = 30 * scores**4 * (1 - scores), 30 * scores * (1 - scores) ** 4
     true = densities[0] / (share * densities[0] + (1 - share) * densities[1])
     assert np.abs(found - true).mean() < 0.15  # the floor is 0.01 of 1 / share
-    assert found.mean() == pytest.approx(1, abs=0.05)
+    assert np.average(found, weights=weights) == pytest.approx(1, abs=0.05)
     assert found.min() >= differ.FLOOR * found.max() * (1 - 1e-12)
-
-
-def test_a_calibrated_ratio_equals_a_literal_one() -> None:
-    """Pool adjacent violators, on distinct scores."""
-    random = np.random.default_rng(3)
-    scores, target, weights = random.random(30), random.random(12) ** 0.5, random.random(30)
-    both = [(s, 0.0, w) for s, w in zip(scores, weights, strict=True)]
-    both += [(s, 1.0, weights.sum() / 12) for s in target]
-    pools: list[list[tuple[float, float, float]]] = []
-    for row in sorted(both):
-        pools.append([row])
-        while len(pools) > 1 and mean(pools[-2]) >= mean(pools[-1]):
-            last = pools.pop()
-            pools[-1] = pools[-1] + last
-    fitted = {score: mean(pool) for pool in pools for score, _, _ in pool}
-    most = 1 / differ.target_share(scores, target, weights)
-    odds = [fitted[s] / max(1 - fitted[s], 1e-12) for s in scores]
-    expected = [min(most, max(differ.FLOOR * most, each)) for each in odds]
-    assert differ.calibrate(scores, target, weights).tolist() == pytest.approx(expected)
-
-
-def mean(pool: list[tuple[float, float, float]]) -> float:
-    return sum(value * weight for _, value, weight in pool) / sum(weight for *_, weight in pool)
 
 
 def test_another_law_with_the_same_inputs_is_found() -> None:
     """The classifier sees how far each target is from what either kind expects."""
-    random = torch.Generator().manual_seed(0)
-    x, held = torch.randn(600, 3, generator=random), torch.randn(200, 3, generator=random)
-    y, y_held = x.sum(1, keepdim=True), held.sum(1, keepdim=True)
+    (x, y), (z, w) = (build.numbers(n, 3, seed=n, noise=0.0).tensors for n in (600, 200))
     whole = torch.ones(600, dtype=torch.float64)
-    assert differ.input_test(sides(x, held, y, y_held), whole).p > 0.01
-    found = differ.input_test(sides(x, held, -y, y_held), whole)
+    assert differ.input_test(sides(x, z, y, w), whole).p > 0.01
+    found = differ.input_test(sides(x, z, -y, w), whole)
     assert found.auc > 0.9
     assert found.p < 0.001
 
@@ -263,24 +205,20 @@ def test_equal_inputs_do_not_make_class_shares_differ() -> None:
     assert differ.class_test(made) > 0.01
 
 
-def test_folds_of_one_row_are_scored(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(differ, "CHUNK", 1)
-    both = sides(torch.randn(120, 3), torch.randn(100, 3))
-    one = torch.ones(120, dtype=torch.float64)
-    found = differ.input_ratio(both, one, None, torch.arange(100), torch.arange(120))
-    assert torch.isfinite(found).all()
-
-
 @pytest.mark.parametrize("shift", [0, 10**12])
-def test_a_class_of_one_old_row_and_huge_labels_are_weighed(shift: int) -> None:
+def test_a_class_of_one_old_row_that_is_not_fitted_and_huge_labels_are_weighed(
+    shift: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("astkit.aim.sides.FITTED", {"table": 100})
     labels = torch.arange(400) % 3
     labels[7] = 3
     data: Any = TensorDataset(torch.randn(400, 4), labels + shift)
     target: Any = TensorDataset(torch.randn(120, 4), torch.full((120,), 3 + shift))
     for each in (data, target):
         each.targets = each.tensors[1]  # labels, however large
-    both = sides_of_data(data, target, seed=2)
+    both = sides_of_data(data, target)
     assert both.labels is not None
+    assert 7 not in both.sample
     factor = differ.class_factor(*both.labels)
     assert factor[7] == 400
     assert factor.sum() == pytest.approx(400 + 3 * 400 * 0.5 / 120)  # half a row a class
@@ -298,22 +236,9 @@ def test_targets_count_only_where_both_have_them() -> None:
 # --- columns that give the side away -----------------------------------------------------------
 
 
-def test_a_column_alone_tells_as_much_as_its_values() -> None:
-    random = np.random.default_rng(0)
-    alike, moved = random.normal(size=2000), random.normal(size=2000)
-    moved[1000:] += 1.0
-    found = [differ.column_auc(each, 1000, False, 0) for each in (alike, moved)]
-    assert found[0] == pytest.approx(0.5, abs=0.04)
-    assert found[1] == pytest.approx(0.5 + 0.5 * math.erf(0.5), abs=0.04)  # P(a < b + 1)
-    words = np.where(np.arange(2000) < 1000, random.integers(0, 2, 2000), 2)
-    assert differ.column_auc(words.astype(float), 1000, True, 0) == 1.0
-    half = np.where(np.arange(2000) % 2 * (np.arange(2000) >= 1000), math.nan, 1.0)
-    assert differ.column_auc(half, 1000, False, 0) == pytest.approx(0.75, abs=0.03)
-
-
 def test_columns_that_tell_every_row_shape_no_weights() -> None:
     """A date, and whatever tells nearly all rows; of arrays as of tables."""
-    old, target = made(400, 0), made(240, 1, shift=0.5)
+    old, target = build.table(400, 0), build.table(240, 1, shift=0.5)
     old["number"], target["number"] = np.arange(400.0), np.arange(400.0, 640.0)
     days = np.datetime64("2020-01-01") + np.arange(30)
     old["day"], target["day"] = np.resize(days, 400), np.resize(days, 240)
@@ -329,19 +254,3 @@ def test_columns_that_tell_every_row_shape_no_weights() -> None:
     assert arrays.tolist() == [True, False]
     assert differ.compared_columns(sides(*(part[:, 1:] for part in columns))) is None  # no other
     assert differ.compared_columns(sides_of_data(["a b"] * 9, ["b c"] * 9)) is None
-
-
-def test_columns_are_binned_by_quantiles() -> None:
-    draw = np.random.default_rng(0)
-    x = np.column_stack([draw.normal(size=1000), np.full(1000, np.nan), draw.integers(0, 3, 1000)])
-    x[::7, 0] = np.nan
-    edges = differ.bin_edges(x)
-    found, others = differ.binned(x, edges), differ.binned(x[1:6] + np.array([100.0, 0, 0]), edges)
-    known = ~np.isnan(x[:, 0])
-    assert (np.isnan(found[:, 0]) == ~known).all()
-    assert np.bincount(found[known, 0].astype(int)).min() >= known.sum() / 200
-    order = np.argsort(x[known, 0])
-    assert (np.diff(found[known, 0][order]) >= 0).all()
-    assert (found[:, 1] == 0).all()  # trees fail at a column without a value
-    assert (found[:, 2] == x[:, 2]).all()
-    assert others[0, 0] == found[known, 0].max()

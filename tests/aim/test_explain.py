@@ -7,11 +7,11 @@ import torch
 from torch.utils.data import TensorDataset
 
 from astkit.aim.explain import explain
-from tests.aim.tables import made
+from tests import build
 
 
 def test_alike_tables_are_called_alike() -> None:
-    found = explain(made(800, 0), made(800, 1), "y")
+    found = explain(build.table(800, 0), build.table(800, 1), "y")
     assert found.auc == pytest.approx(0.5, abs=0.06)
     assert found.sentence.startswith("training rows and target are alike")
     assert (found.table["auc"] < 0.6).all()
@@ -29,14 +29,14 @@ def test_alike_tables_are_called_alike() -> None:
     ],
 )
 def test_the_changed_column_is_first_with_what_is_new(change, column: str, said: str) -> None:
-    found = explain(made(800, 0), change(made(800, 1)), "y")
+    found = explain(build.table(800, 0), change(build.table(800, 1)), "y")
     assert found.table["column"][0] == column
     assert said in found.table["new"][0]
     assert found.auc > 0.6
 
 
 def test_dates_and_counters_separate() -> None:
-    old, target = made(400, 0), made(400, 1)
+    old, target = build.table(400, 0), build.table(400, 1)
     old["when"] = pd.date_range("2023-01-01", periods=400, freq="D")
     target["when"] = pd.date_range("2024-03-01", periods=400, freq="D")
     old["number"], target["number"] = np.arange(400), np.arange(400, 800)
@@ -47,8 +47,8 @@ def test_dates_and_counters_separate() -> None:
 
 
 def test_a_target_without_labels_is_explained_and_drawn() -> None:
-    target = made(300, 1, shift=1.0).drop(columns="y")
-    found = explain(made(300, 0), target, "y")
+    target = build.table(300, 1, shift=1.0).drop(columns="y")
+    found = explain(build.table(300, 0), target, "y")
     assert found.table["column"][0] == "size"
     figure = found.plot()
     assert len(figure.axes[0].patches) == 3
@@ -96,7 +96,7 @@ def test_alike_texts_are_called_alike_and_other_data_refused() -> None:
 
 
 def test_rows_of_a_table_are_in_the_order_of_their_likeness() -> None:
-    old = made(800, 0).assign(size=np.repeat([0.0, 5.0], 400))
-    found = explain(old, made(800, 1).assign(size=5.0), "y")
+    old = build.table(800, 0).assign(size=np.repeat([0.0, 5.0], 400))
+    found = explain(old, build.table(800, 1).assign(size=5.0), "y")
     assert (found.rows["row"][:300] >= 400).all()
     assert (found.rows["row"][-300:] < 400).all()

@@ -32,8 +32,8 @@ from astkit.aim.forecast import Forecast, carried_out, forecast, forecast_of
 from astkit.aim.proxies import Trees, proxy_of
 from tests import build
 from tests.aim.pairs import sides
-from tests.aim.tables import both_tables, made, points
-from tests.datasets.transformed import Transformed, dimmed, noise
+from tests.aim.tables import both_tables, points
+from tests.datasets.transformed import Transformed, dimmed
 
 N, M = 600, 240
 
@@ -48,11 +48,11 @@ def share_of(found: Forecast, rows: Any) -> float:
 
 
 def test_an_opposite_law_is_foretold_as_fresh_rows_measure_it() -> None:
-    old, target = made(700, 0, law=-1.0), made(300, 1)
+    old, target = build.table(700, 0, law=-1.0), build.table(300, 1)
     found = forecast(old, target, "y", in_order=False)
     assert not found.in_order
     row = found.table.set_index("decision").loc["target"]
-    frames = [old, target, made(4000, 2)]
+    frames = [old, target, build.table(4000, 2)]
     table = Table(old, "y")
     x = [Table(each, like=table).matrix(scaled=False) for each in frames]
     y = [each["y"].to_numpy() for each in frames]
@@ -68,7 +68,7 @@ def test_an_opposite_law_is_foretold_as_fresh_rows_measure_it() -> None:
 
 
 def test_alike_rows_promise_nothing() -> None:
-    found = forecast(made(1500, 0), made(300, 1), "y", in_order=False)
+    found = forecast(build.table(1500, 0), build.table(300, 1), "y", in_order=False)
     assert found.decision in (OLD, BOTH)
     assert found.table["decision"].tolist() == ["old", "both", "both x4", "target"]
     table = found.table.set_index("decision")
@@ -77,18 +77,9 @@ def test_alike_rows_promise_nothing() -> None:
     assert table["chosen"].sum() == 1
 
 
-def test_classes_are_judged_in_points_of_accuracy() -> None:
-    old, target = made(700, 0, law=-1.0), made(300, 1)
-    for frame in (old, target):
-        frame["y"] = np.where(frame["y"] > 0, "high", "low")
-    found = forecast(old, target, "y", in_order=False)
-    assert set(found.table["unit"]) == {"points"}
-    assert "points higher" in found.sentence
-
-
 def test_in_doubt_the_decision_is_both(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forecasts, "_doubted", lambda *_: True)
-    found = forecast(made(500, 0, law=-1.0), made(300, 1), "y", in_order=False)
+    found = forecast(build.table(500, 0, law=-1.0), build.table(300, 1), "y", in_order=False)
     assert "cannot tell, it depends on the model: trees say train on" in found.sentence
     assert ": train on both; " in found.sentence
     chosen = found.table["decision"][found.table["chosen"]].item()
@@ -110,7 +101,7 @@ def test_what_a_linear_model_denies_is_in_doubt() -> None:
 
 @pytest.mark.parametrize("rows", [5, 20])
 def test_few_rows_are_a_sentence_and_both(rows: int) -> None:
-    found = forecast(made(500, 0), made(rows, 1), "y", in_order=False)
+    found = forecast(build.table(500, 0), build.table(rows, 1), "y", in_order=False)
     assert found.decision == BOTH
     assert f"worth about {rows} independent ones, fewer than 30: train on both" in found.sentence
     assert not found.in_order
@@ -119,11 +110,11 @@ def test_few_rows_are_a_sentence_and_both(rows: int) -> None:
 
 def test_a_target_without_labels_is_refused_with_the_remedy() -> None:
     with pytest.raises(ValueError, match=r"the target has no 'y'.*astkit\.explain"):
-        forecast(made(200, 0), made(200, 1).drop(columns="y"), "y")
+        forecast(build.table(200, 0), build.table(200, 1).drop(columns="y"), "y")
 
 
 def test_a_forecast_is_kept_as_json() -> None:
-    found = forecast(made(200, 0, law=-1.0), made(60, 1), "y", in_order=False)
+    found = forecast(build.table(200, 0, law=-1.0), build.table(60, 1), "y", in_order=False)
     again = Forecast.from_json(found.to_json())
     assert again == found
     assert again.weights is None
@@ -136,7 +127,7 @@ def test_a_forecast_is_kept_as_json() -> None:
 
 @pytest.mark.parametrize("dates", [1, 3])
 def test_no_later_rows_are_foretold_from_a_few_dates(dates: int) -> None:
-    old, target = made(500, 0), made(200, 1, law=-1.0)
+    old, target = build.table(500, 0), build.table(200, 1, law=-1.0)
     old["year"], target["year"] = 1990, 1999 + np.arange(200) % dates
     found = forecast(old, target, "y", date="year")
     assert found.decision == BOTH
@@ -144,7 +135,7 @@ def test_no_later_rows_are_foretold_from_a_few_dates(dates: int) -> None:
 
 
 def test_a_date_orders_the_rows_wherever_they_stand() -> None:
-    old, target = made(500, 0), made(300, 1, law=-1.0)
+    old, target = build.table(500, 0), build.table(300, 1, law=-1.0)
     old["day"], target["day"] = np.arange(500) // 10, 50 + np.arange(300) // 10
     whole = forecast(old, target, "y", date="day")
     assert whole.in_order
@@ -164,7 +155,7 @@ def test_a_date_orders_the_rows_wherever_they_stand() -> None:
 
 
 def test_a_table_says_how_its_rows_are_ordered() -> None:
-    old, target = made(200, 0), made(120, 1, law=-1.0)
+    old, target = build.table(200, 0), build.table(120, 1, law=-1.0)
     old["day"], target["day"] = np.arange(200) // 10, 20 + np.arange(120) // 10
     table = Table(old, "y")
     later = Table(target, like=table)
@@ -178,9 +169,9 @@ def test_a_table_says_how_its_rows_are_ordered() -> None:
 
 def test_dependent_rows_are_judged_forward_and_the_sentence_says_so() -> None:
     level = np.repeat(np.random.default_rng(0).normal(size=150), 4)
-    target = made(600, 1)
+    target = build.table(600, 1)
     target["y"] = target["y"] + 2 * level
-    found = forecast(made(700, 0), target, "y")
+    found = forecast(build.table(700, 0), target, "y")
     assert found.in_order
     assert "; rows seem to be in an order (in_order=False if not); " in found.sentence
 
@@ -215,27 +206,25 @@ def test_tokens_are_judged_in_bits() -> None:
 
 
 def test_random_transforms_are_no_difference() -> None:
-    target = Transformed(noise(M, 1))
+    target = Transformed(build.images(M, seed=1))
     for name, said in (
         ("transform", "train on the old rows: they are like the target (AUC 0."),
         ("own", "train on the old rows: random transforms change the rows of either side"),
     ):
-        old = Transformed(noise(N), dimmed, name)
+        old = Transformed(build.images(N), dimmed, name)
         found = forecast(old, target, train_on_target=False)
         assert said in found.sentence
         assert found.weights is None
         old.targets = 1 * (torch.arange(N) % 8 == 0)  # classes are counted all the same
         found = forecast(old, target, train_on_target=False)
         assert found.lines[1]["unit"] == "points"
-        assert len(forecast(Transformed(noise(N), dimmed, name), target).lines) == 4
+        assert len(forecast(Transformed(build.images(N), dimmed, name), target).lines) == 4
 
 
-def test_few_old_rows_and_unknown_targets_are_both_trained_on() -> None:
+def test_few_old_rows_and_the_target_are_both_trained_on() -> None:
     old = forecast(points(10, 0, True, "images"), points(150, 1, False, "images"))
     assert (old.decision, old.weights is None) == (BOTH, False)
     assert "cannot tell, there are 10 old rows, fewer than 12" in old.sentence
-    unlabelled = [TensorDataset(points(n, n, False, "vectors").tensors[0]) for n in (N, M)]
-    assert "no proxy knows such targets" in forecast(*unlabelled).sentence
 
 
 def test_without_targets_weights_follow_the_inputs() -> None:
@@ -246,8 +235,8 @@ def test_without_targets_weights_follow_the_inputs() -> None:
     assert "no gain can be foretold, since rows have no targets: weights assume" in found.sentence
     assert found.weights is not None
     assert float(found.weights[x[:, 0] > 1].mean()) > 2 * float(found.weights[x[:, 0] < 0].mean())
-    labelled = TensorDataset(x, x)  # which the target is not
-    assert "no proxy knows such targets" in forecast(labelled, target).sentence
+    for old in (TensorDataset(x), TensorDataset(x, x)):  # and no target
+        assert "no proxy knows such targets" in forecast(old, target).sentence
 
 
 def test_estimators_of_a_table_use_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -458,18 +447,6 @@ def classes(counts: list[int], seed: int) -> TensorDataset:
     y = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
     y = y[torch.randperm(len(y), generator=random)]
     return TensorDataset(0.6 * y[:, None] + torch.randn(len(y), 3, generator=random), y)
-
-
-def test_a_class_that_no_fitted_row_has_is_weighed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("astkit.aim.sides.FITTED", {"table": 100})
-    random = torch.Generator().manual_seed(0)  # of which neighbours are not alike by chance
-    labels = torch.arange(400) % 3
-    labels[7] = 3
-    old = TensorDataset(torch.randn(400, 4, generator=random), labels)
-    target = TensorDataset(torch.randn(120, 4, generator=random), torch.full((120,), 3))
-    both = sides(*old.tensors[:1], *target.tensors[:1], labels, target.tensors[1], classes=True)
-    assert 7 not in both.sample
-    assert weights(old, target, classes=True).mean() == pytest.approx(1)
 
 
 # --- rows that depend on each other --------------------------------------------------------------

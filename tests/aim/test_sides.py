@@ -10,12 +10,13 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 from astkit.aim.rows import Rows
-from astkit.aim.sides import Sides, distinct
+from astkit.aim.sides import Sides
 from astkit.datasets import Images
 from astkit.datasets.dependence import FEWEST, autocorrelation_time, block_length, block_numbers
 from astkit.datasets.table import Table
+from tests import build
 from tests.aim.pairs import labelled, sides, sides_of_data
-from tests.aim.tables import made
+from tests.build import refused
 
 
 def test_groups_stay_together() -> None:
@@ -100,18 +101,6 @@ def test_shuffled_rows_are_in_no_order() -> None:
     assert all(forward(seed, shuffled=False) for seed in range(3))
 
 
-def test_a_change_within_the_old_rows_does_not_lengthen_blocks() -> None:
-    x, y = recording(2000, 1)
-    changed = x[:1500].clone()
-    changed[1000:] += 5
-    counts = [
-        1 + int(sides(each, x[1500:], y[:1500], y[1500:], in_order=None).units[1].max())
-        for each in (x[:1500], changed)
-    ]
-    assert 1 < counts[0] < 50
-    assert counts[1] == pytest.approx(counts[0], rel=0.3)
-
-
 @pytest.mark.parametrize("seed", range(12))
 def test_short_series_are_divided_into_shorter_blocks(seed: int) -> None:
     x, y = recording(200, seed, 0.97)
@@ -124,7 +113,7 @@ def test_short_series_are_divided_into_shorter_blocks(seed: int) -> None:
 
 
 def test_rows_of_a_date_stay_together_in_its_order() -> None:
-    old, target = made(300, 0), made(120, 1)
+    old, target = build.table(300, 0), build.table(120, 1)
     old["day"] = days(300, 0)
     target["day"] = days(120, 40)[::-1]
     table = Table(old, "y")
@@ -191,42 +180,7 @@ def test_rows_of_equal_inputs_are_one_unit(kind: str) -> None:
     assert common.worth == 360
 
 
-@pytest.mark.parametrize("kind", ["table", "tokens", "images"])
-def test_equal_inputs_stay_together_where_neighbours_depend_on_each_other(
-    kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Sides, "_autocorrelation_time", lambda self, inputs=True: 2.0)
-    random = torch.Generator().manual_seed(2)
-    data, target = rows_of(kind, 300, random), rows_of(kind, 240, random)
-    four = torch.arange(300).repeat(4)[torch.randperm(1200, generator=random)]
-    own = sides_of_data(again(data, four), target, in_order=None).units[0]
-    assert len(own.unique()) > 20
-    for row in range(300):
-        assert len(own[four == row].unique()) == 1
-
-
-def test_values_that_come_often_are_no_copies() -> None:
-    """A table of few values in a column, as of words, where the target has such rows too."""
-    x = torch.randn(540, 4, generator=torch.Generator().manual_seed(0)) > 0
-    both = sides(x[:300].float(), x[300:].float())
-    assert both.units[0].equal(torch.arange(300))
-    assert both.worth == 240
-
-
-def test_the_first_row_of_each_value_is_found() -> None:
-    first, place, counts = distinct(torch.tensor([7, 3, 7, -1, 3, 7]))
-    assert first.tolist() == [0, 1, 3]
-    assert place.tolist() == [0, 1, 0, 2, 1, 0]
-    assert counts.tolist() == [3, 2, 1]
-
-
 # --- what can be compared ---------------------------------------------------------------------
-
-
-def test_all_work_is_booked() -> None:
-    both = sides(torch.randn(60, 2), torch.randn(40, 2))
-    both.flops, both.old.flops, both.target.flops = 1.0, 20.0, 300.0
-    assert both.total_flops() == 321.0
 
 
 def test_integers_of_a_small_target_are_the_classes_of_the_old_rows() -> None:
@@ -240,28 +194,21 @@ def test_integers_of_a_small_target_are_the_classes_of_the_old_rows() -> None:
         assert Sides(old, Rows(TensorDataset(torch.randn(150, 4), others))).labels is None
 
 
-def test_kinds_that_differ_are_refused() -> None:
-    with pytest.raises(ValueError, match="the training data hold table and the target tokens"):
-        sides(torch.zeros(9, 2), torch.zeros(9, 2, dtype=torch.int64))
-
-
-def test_a_target_without_a_class_of_the_old_rows_is_refused() -> None:
-    x, classes = torch.randn(400, 4), torch.arange(400) % 2
-    with pytest.raises(ValueError, match="no training row has a class of the target"):
-        sides(x, x, classes, classes + 2, classes=True)
-
-
-def test_rows_of_another_width_and_unknown_rows_are_refused() -> None:
+def test_sides_that_cannot_be_compared_are_refused() -> None:
     wide, narrow = torch.randn(120, 5), torch.randn(120, 3)
-    one, two = torch.zeros(120), torch.zeros(120, 2)
+    one, two, classes = torch.zeros(120), torch.zeros(120, 2), torch.arange(120) % 2
     said = r"training data has the shape \[5\] .* or other targets: pass"
-    with pytest.raises(ValueError, match=said):
-        sides(wide, narrow)
-    with pytest.raises(ValueError, match=said):
-        sides(wide, wide, one, two)
-    sides(wide, wide, one, one[:, None])  # as many values
     colour, grey = (torch.zeros(9, channels, 8, 8) for channels in (3, 1))
-    with pytest.raises(ValueError, match=r"shape \[3, 8, 8\] .* \[1, 8, 8\], or other targets"):
-        sides(colour, grey)
-    with pytest.raises(ValueError, match="a sampler of its own"):
-        Rows(DataLoader(TensorDataset(wide), sampler=[3, 1, 1]))  # type: ignore[arg-type]
+    loader = DataLoader(TensorDataset(wide), sampler=[3, 1, 1])  # type: ignore[arg-type]
+    refused(
+        (lambda: sides(wide, narrow), said),
+        (lambda: sides(wide, wide, one, two), said),
+        (lambda: sides(colour, grey), r"shape \[3, 8, 8\] .* \[1, 8, 8\], or other targets"),
+        (lambda: sides(wide, wide.long()), "the training data hold table and the target tokens"),
+        (
+            lambda: sides(wide, wide, classes, classes + 2, classes=True),
+            "no training row has a class of the target",
+        ),
+        (lambda: Rows(loader), "a sampler of its own"),
+    )
+    sides(wide, wide, one, one[:, None])  # as many values

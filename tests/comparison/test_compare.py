@@ -171,16 +171,10 @@ def test_the_same_call_continues_and_more_may_be_asked(report, folder, monkeypat
 
 
 def test_a_run_stopped_before_its_test_is_tested_as_the_others(tmp_path, monkeypatch):
-    counts = TensorDataset(TRAIN.tensors[0], TRAIN.tensors[1])
-
-    def squared(outputs: Tensor, targets: Tensor) -> Tensor:
-        return (outputs[:, 0] - targets.float()).square()
-
     def stopped(*arguments: Any) -> Any:
         raise KeyboardInterrupt
 
     settings: dict[str, Any] = {
-        "train": counts,
         "make_model": partial(nn.Linear, 4, 1),
         "criterion": squared,
         "policies": ["infobatch"],
@@ -458,16 +452,9 @@ def test_the_forecast_knows_whether_targets_are_classes(kind, monkeypatch):
         losses = nn.BCEWithLogitsLoss(reduction="none")
         return losses(outputs[:, 0], targets.float())
 
-    make_model, policies = partial(nn.Linear, 4, 1), ["auto"]
-    run(
-        train=train,
-        validation=train,
-        test=train,
-        make_model=make_model,
-        criterion=criterion,
-        policies=policies,
-        seeds=[0],
-    )
+    parts = dict.fromkeys(("train", "validation", "test"), train)
+    options = {"make_model": partial(nn.Linear, 4, 1), "policies": ["auto"], "seeds": [0]}
+    run(**parts, **options, criterion=criterion)
     assert told == [kind == "one logit"]
 
 

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import Dataset, TensorDataset
+from torch.utils.data import TensorDataset
 
 from astkit import InfoBatch, TrainConfig
+from tests import build
 from tests.build import with_dropout as make_model
 from tests.comparison.small_tasks import TEST, TRAIN, run
 
@@ -79,20 +80,14 @@ def test_weights_that_differ_by_rounding_are_the_same(folder: Path) -> None:
 
 
 def test_losses_of_data_that_differ_at_each_reading_are_not_compared(tmp_path: Path) -> None:
-    class Noisy(Dataset[Any]):
-        """Rows with noise from a generator of the data set's own."""
+    random = torch.Generator()
 
-        random = torch.Generator()
-        labels = LABELS
+    def noisy(row: int) -> Any:
+        return INPUTS[row] + torch.rand(4, generator=random), LABELS[row]
 
-        def __len__(self) -> int:
-            return len(INPUTS)
-
-        def __getitem__(self, row: int) -> Any:
-            return INPUTS[row] + torch.rand(4, generator=self.random), LABELS[row]
-
-    report = compared(tmp_path, train=Noisy())
-    assert compared(tmp_path, train=Noisy()).entries == report.entries
+    data = build.computed(len(INPUTS), noisy, labels=LABELS)
+    report = compared(tmp_path, train=data)
+    assert compared(tmp_path, train=data).entries == report.entries
 
 
 def test_a_tilde_in_the_name_of_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,6 @@ from torch.utils.data import (
     BatchSampler,
     ConcatDataset,
     DataLoader,
-    Dataset,
     SequentialSampler,
     Subset,
     SubsetRandomSampler,
@@ -38,7 +37,7 @@ from astkit.datasets.facts import (
 from tests import build
 from tests.build import refused
 from tests.datasets import transformed
-from tests.datasets.transformed import dimmed, noise
+from tests.datasets.transformed import dimmed
 
 X, Y = torch.zeros(7, 2), torch.tensor([0, 2, 1, 1, 2, 0, 1])
 PAIRS = TensorDataset(X, Y)
@@ -50,27 +49,13 @@ def named(**attributes: Any) -> Any:
     return build.as_dataset(range(7), **attributes)
 
 
-class Transformed(Dataset[Any]):
+def changed(targets: Any, change: Any, form: Any = lambda x, y: (x, y)) -> Any:
     """Rows with stored ``targets`` and a ``target_transform``, as torchvision's data sets."""
-
-    def __init__(self, targets: Any, change: Any, form: Any = lambda x, y: (x, y)) -> None:
-        self.targets, self.change, self.form = targets, change, form
-
-    def __len__(self) -> int:
-        return len(self.targets)
-
-    def __getitem__(self, row: int) -> Any:
-        return self.form(torch.zeros(2), self.change(int(self.targets[row])))
+    read = lambda row: form(torch.zeros(2), change(int(targets[row])))  # noqa: E731
+    return build.computed(len(targets), read, targets=targets)
 
 
-class Noisy(Dataset[Any]):
-    """Inputs that differ whenever they are read."""
-
-    def __len__(self) -> int:
-        return 9
-
-    def __getitem__(self, row: int) -> Any:
-        return torch.tensor(random.random()), row % 2
+NOISY = build.computed(9, lambda row: (torch.tensor(random.random()), row % 2))
 
 
 def test_class_labels_are_found_under_either_name() -> None:
@@ -144,11 +129,11 @@ def test_labels_that_are_not_those_of_the_rows_are_not_used() -> None:
         (lambda y: random.randrange(10), False),
     ):
         for form in (lambda x, y: (x, y), lambda x, y: {"x": x, "label": y}):
-            for data in (Transformed(targets, change, form), Transformed(targets.tolist(), change)):
+            for data in (changed(targets, change, form), changed(targets.tolist(), change)):
                 labels = class_labels(data)
                 assert (labels is not None) == known
                 assert labels is None or labels.equal(targets)
-    two_inputs = Transformed(targets, lambda y: y, lambda x, y: (x, x, y))
+    two_inputs = changed(targets, lambda y: y, lambda x, y: (x, x, y))
     assert targets.equal(class_labels(two_inputs))  # type: ignore[arg-type]
     relabelled: Any = Subset(PAIRS, [4, 0, 4])
     relabelled.targets = [2, 2, 2]
@@ -157,8 +142,8 @@ def test_labels_that_are_not_those_of_the_rows_are_not_used() -> None:
 
 def test_reading_rows_moves_no_generator() -> None:
     before = random.getstate()
-    class_labels(Transformed(Y, lambda y: y + int(2 * random.random())))
-    shared_rows(Noisy(), None, Noisy())
+    class_labels(changed(Y, lambda y: y + int(2 * random.random())))
+    shared_rows(NOISY, None, NOISY)
     assert random.getstate() == before
 
 
@@ -192,28 +177,20 @@ def test_rows_that_cannot_be_compared_are_not() -> None:
     batched = DataLoader(PAIRS, batch_sampler=BatchSampler([2, 1], 2, False))
     unknown = (STREAM, as_loader(DataLoader(STREAM)), [(X, Y)], drawn, as_loader(drawn))
     unknown = (*unknown, fewer, batched)
-    for other in (*unknown, Noisy(), TensorDataset(X + 1, Y)):
+    for other in (*unknown, NOISY, TensorDataset(X + 1, Y)):
         assert shared_rows(PAIRS, None, other) == {}
 
 
-class Pictures:
+def pictures(seed: int, rows: int, kind: Any = Image.fromarray) -> Any:
     """Rows that are PIL images, made anew at each reading."""
-
-    def __init__(self, seed: int, rows: int, kind: Any = Image.fromarray) -> None:
-        shape = (rows, 8, 8, 3)
-        self.pixels, self.kind = np.random.default_rng(seed).integers(0, 255, shape, np.uint8), kind
-
-    def __len__(self) -> int:
-        return len(self.pixels)
-
-    def __getitem__(self, row: int) -> Any:
-        return self.kind(self.pixels[row]), row % 2
+    pixels = np.random.default_rng(seed).integers(0, 255, (rows, 8, 8, 3), np.uint8)
+    return build.computed(rows, lambda row: (kind(pixels[row]), row % 2))
 
 
 def test_pictures_are_compared_by_their_pixels_and_unknown_objects_not_at_all() -> None:
-    assert shared_rows(Pictures(0, 50), Pictures(1, 20), None) == {}
-    assert shared_rows(Pictures(0, 50), Pictures(0, 50), None) == {("train", "validation"): 50}
-    same = [Pictures(0, 50, lambda pixels: SimpleNamespace(pixels=pixels)) for _ in range(2)]
+    assert shared_rows(pictures(0, 50), pictures(1, 20), None) == {}
+    assert shared_rows(pictures(0, 50), pictures(0, 50), None) == {("train", "validation"): 50}
+    same = [pictures(0, 50, lambda pixels: SimpleNamespace(pixels=pixels)) for _ in range(2)]
     assert shared_rows(*same, None) == {}
     turned = [TensorDataset(torch.ones(5) + 1j * place, torch.zeros(5)) for place in (0, 1)]
     assert shared_rows(*turned, None) == {}
@@ -231,8 +208,8 @@ def test_a_sampler_of_a_subset_has_the_rows_of_the_subset() -> None:
 
 
 def test_random_transforms_are_replaced_by_those_of_the_target() -> None:
-    data = transformed.Transformed(noise(24), dimmed)
-    target = transformed.Transformed(noise(24), lambda x: 2 * x)
+    data = transformed.Transformed(build.images(24), dimmed)
+    target = transformed.Transformed(build.images(24), lambda x: 2 * x)
     state = torch.get_rng_state()
     parts = (data, range(24)), (Subset(data, [3, 1]), [3, 1]), (Loader(data, 4), [0])
     for part, rows in parts:
@@ -245,7 +222,7 @@ def test_random_transforms_are_replaced_by_those_of_the_target() -> None:
     assert torch.equal(torch.get_rng_state(), state)
     assert data.transform is dimmed
     assert shared_rows(data, None, target) == {("train", "test"): 24}
-    for same in (target, Noisy(), transformed.Transformed(noise(9), dimmed, "change")):
+    for same in (target, NOISY, transformed.Transformed(build.images(9), dimmed, "change")):
         assert read_alike(same, target) is same
     assert read_alike(data, PAIRS) is data
 
@@ -298,8 +275,8 @@ def test_groups_are_found_at_every_level_of_wrapping() -> None:
 
 
 def test_rows_read_like_another_part_keep_the_groups_of_their_subset() -> None:
-    part = grouped(Subset(transformed.Transformed(noise(6), dimmed), [4, 1]), ["a", "b"])
-    alike = read_alike(part, transformed.Transformed(noise(6)))
+    part = grouped(Subset(transformed.Transformed(build.images(6), dimmed), [4, 1]), ["a", "b"])
+    alike = read_alike(part, transformed.Transformed(build.images(6)))
     assert alike is not part
     found = row_groups(alike)
     assert found is not None

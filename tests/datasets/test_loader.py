@@ -21,14 +21,12 @@ from tests import build
 from tests.datasets.toy import BOTH, DATA, STATS, N, Rows, assert_same, passes
 
 
-class Noisy(Dataset):
-    """Rows drawn from every default generator, as random transforms do."""
+def drawn(row):
+    """A row drawn from every default generator, as random transforms do."""
+    return torch.tensor([random.random(), np.random.rand(), float(torch.rand(()))]), row
 
-    def __len__(self):
-        return N
 
-    def __getitem__(self, row):
-        return torch.tensor([random.random(), np.random.rand(), float(torch.rand(()))]), row
+NOISY = build.computed(N, drawn)
 
 
 @pytest.fixture(autouse=True)
@@ -98,7 +96,7 @@ def test_global_generators_stay_where_they_are():
     for data, resident in ((DATA, True), (DATA, False), (Rows(), "auto")):
         passes(Loader(data, 4, augment=BOTH, resident=resident))
     for workers in (0, 1):
-        passes(Loader(Noisy(), 4, num_workers=workers))
+        passes(Loader(NOISY, 4, num_workers=workers))
     assert torch.equal(before[0], torch.get_rng_state())
     assert before[1] == np.random.get_state()[1].tolist()
     assert before[2] == random.getstate()
@@ -226,15 +224,15 @@ def noisy_too(items):
 
 @pytest.mark.parametrize("collate_fn", [None, noisy_too])
 def test_random_transforms_depend_on_the_batch_alone(collate_fn):
-    loader = Loader(Noisy(), 3, num_workers=2, collate_fn=collate_fn)
+    loader = Loader(NOISY, 3, num_workers=2, collate_fn=collate_fn)
     whole = passes(loader, 1)
     assert_same(whole[4:], passes(loader, 1, start=4))  # a resumed run
-    alone = Loader(Noisy(), 3, collate_fn=collate_fn)
+    alone = Loader(NOISY, 3, collate_fn=collate_fn)
     assert_same(whole, passes(alone, 1))
     assert_same(whole[4:], passes(alone, 1, start=4))
     assert len(torch.cat([x for _, x, _ in whole]).unique()) == 3 * N
     order = torch.arange(3).repeat(2)
-    for each in (loader, Loader(Noisy(), 3)):
+    for each in (loader, Loader(NOISY, 3)):
         occurrence = order.new_tensor([0, 0, 0, 1, 1, 1])
         first, again = passes(each, order=order, occurrence=occurrence)
         assert not (first[1] == again[1]).any()
@@ -332,12 +330,12 @@ def test_a_dying_worker_is_an_error_and_the_next_pass_works(tmp_path):
 def test_workers_follow_cores_memory_and_device(cores, gib, device, workers, monkeypatch):
     monkeypatch.setattr(module, "allowed_cpus", lambda: cores)
     monkeypatch.setattr(module, "free_memory", lambda: gib * 2**30)
-    assert automatic_workers(Noisy(), torch.device(device)) == workers
+    assert automatic_workers(NOISY, torch.device(device)) == workers
     for in_memory in (DATA, TensorDataset(torch.zeros(4))):
         assert automatic_workers(in_memory, torch.device(device)) == 0
     if device == "cpu":
-        assert Loader(Noisy(), num_workers="auto").num_workers == workers
-        assert (Loader(Noisy()).num_workers, Loader(Noisy(), num_workers=1).num_workers) == (0, 1)
+        assert Loader(NOISY, num_workers="auto").num_workers == workers
+        assert (Loader(NOISY).num_workers, Loader(NOISY, num_workers=1).num_workers) == (0, 1)
 
 
 def test_free_memory_is_what_the_system_says(monkeypatch):

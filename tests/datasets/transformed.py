@@ -33,10 +33,3 @@ class Transformed(Dataset[Any]):
 def dimmed(image: Tensor) -> Tensor:
     """Darker by a random factor."""
     return image * (0.3 + 0.4 * torch.rand(1))
-
-
-def noise(rows: int, seed: int = 0) -> Images:
-    """Random images 8 x 8 of two classes in turn."""
-    random = torch.Generator().manual_seed(seed)
-    pixels = torch.randint(0, 256, (rows, 1, 8, 8), generator=random).to(torch.uint8)
-    return Images(pixels, torch.arange(rows) % 2, ("a", "b"), "noise")

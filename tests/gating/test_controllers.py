@@ -255,23 +255,6 @@ def test_it_is_the_published_law(target, rates, options):
         assert found == pytest.approx(expected, abs=1e-12)
 
 
-def test_automatic_gain_resumes_before_its_density_is_known() -> None:
-    random = torch.Generator().manual_seed(0)
-    first = LogIntegral(0.25, "auto")
-    for _ in range(50):
-        scores = torch.rand(64, generator=random).exp()
-        threshold = first.threshold(scores, 16)
-        first.update(float((scores > threshold).float().mean()), scores)
-    second = LogIntegral(0.25, "auto")
-    second.load_state_dict(first.state_dict())
-    scores = torch.zeros(64)
-    scores[1:3] = 2
-    for each in (first, second):
-        threshold = each.threshold(scores, 16)
-        each.update(float((scores > threshold).float().mean()), scores)
-    assert first.value == second.value
-
-
 @pytest.mark.parametrize("value", ["abc", None, math.nan])
 def test_what_is_no_number_is_refused_in_a_sentence(value: Any) -> None:
     with pytest.raises(ValueError, match=r"rate is .*: give a share"):

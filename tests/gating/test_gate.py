@@ -264,6 +264,7 @@ def test_a_gate_continues_bit_for_bit_from_its_saved_state(controller: str, step
     generator = torch.Generator().manual_seed(0)
     stream = torch.randint(9, (60, 5), generator=generator) / 9
     stream[4::7, 1] = math.nan
+    stream[30, 2:] = 0  # of which no density is known
     gates = [
         Gate(rate, controller=LogIntegral(rate, "auto") if controller == "auto" else controller)
         for rate in (0.13, 0.9)

@@ -1,22 +1,12 @@
-"""A counter whose joules are known, and images of noise."""
+"""A counter whose joules are known."""
 
 import math
 
 import numpy as np
 import pytest
-import torch
 
-from astkit import rng
-from astkit.datasets import Images
 from astkit.profiling import EnergyMeter
 from astkit.profiling.energy import EnergyCounter
-
-
-def noise(rows, shape=(1, 8, 8), seed=0):
-    with rng.isolated("cpu", seed):
-        pixels = torch.randint(0, 256, (rows, *shape), dtype=torch.uint8)
-        labels = torch.randint(0, 10, (rows,))
-    return Images(pixels, labels, tuple("0123456789"), "noise")
 
 
 class Machine:

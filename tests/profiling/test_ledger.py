@@ -14,7 +14,7 @@ from torch import nn
 
 from astkit import Budget, Gate, Loader, RandomSubset, Trainer, distributed, models, rng
 from astkit.profiling import BatchFlops, FlopCounter, Ledger, PassFlops
-from tests.profiling.conftest import noise
+from tests.build import images
 
 ROWS, HELD_OUT, SIZE = 50, 21, 16  # 4 batches, the last of 2 rows; 2 batches to evaluate
 
@@ -39,8 +39,8 @@ POLICIES = {
 def build(model, policy):
     return Trainer(
         models.build(model, (1, 8, 8), 10, **MODELS[model]),
-        Loader(noise(ROWS), SIZE),
-        Loader(noise(HELD_OUT, seed=1), SIZE),
+        Loader(images(ROWS, classes=10), SIZE),
+        Loader(images(HELD_OUT, classes=10, seed=1), SIZE),
         budget=Budget(epochs=2),
         policy=copy.deepcopy(POLICIES[policy]),
         device="cpu",
@@ -108,16 +108,12 @@ def test_notes_are_plain_sums(batches, cost):
     assert ledger.flops.total == total
 
 
-def test_a_second_model_has_flops_of_its_own():
+def test_a_second_model_has_flops_of_its_own_and_none_of_the_origins_units():
     ledger = Ledger()
     ledger.note_helper(cost_of(5.0, 10.0), rows=4)
     ledger.note_helper(cost_of(5.0, 10.0, ("fft",)), rows=2)
     assert ledger.flops.helper == ledger.flops.total == 6 * 5.0
     assert ledger.uncounted == {"fft"}
-
-
-def test_the_origins_units():
-    ledger = Ledger()
     ledger.note(cost_of(1.0, 1.0), trained=3, skipped=20, scored=7)
     ledger.counts.unloaded = 5
     assert ledger.origin_energy_units == pytest.approx(32.5)
@@ -208,8 +204,8 @@ class SlowObserver:
 def test_no_clock_runs_while_nobody_trains(clock, gated, cuts):
     trainer = Trainer(
         Timed(clock),
-        Slow(clock, noise(48), SIZE),
-        Slow(clock, noise(36, seed=1), 12),
+        Slow(clock, images(48), SIZE),
+        Slow(clock, images(36, seed=1), 12),
         epochs=2,
         # never few rows, which would pass for those that are counted
         policy=Gate(0.35, min_active=5, fallback=5) if gated else None,
@@ -235,7 +231,7 @@ def test_no_clock_runs_while_nobody_trains(clock, gated, cuts):
     phases = {"load": 60.0, "forward": 6.0, "backward": 12.0, "optimizer": 30.0, "score": scoring}
     assert {name: trainer.ledger.phases.get(name, 0) for name in phases} == phases
     before = dict(trainer.ledger.seconds)
-    trainer.evaluate(Slow(clock, noise(48), SIZE))
+    trainer.evaluate(Slow(clock, images(48), SIZE))
     assert trainer.ledger.seconds["training"] == before["training"]
     assert trainer.ledger.seconds["evaluation"] == before["evaluation"] + 3 * 110
 
@@ -307,7 +303,7 @@ def test_counting_for_a_policy_is_no_training(machine):
             return super().count_flops(model, batch)
 
     model = models.build("digits_cnn", (1, 8, 8), 10)
-    data = Loader(noise(ROWS), SIZE), Loader(noise(HELD_OUT, seed=1), SIZE)
+    data = Loader(images(ROWS), SIZE), Loader(images(HELD_OUT, seed=1), SIZE)
     run = Counting(model, *data, epochs=1, policy=Looks(0.5), meter=machine.meter(), device="cpu")
     run.ledger.synchronize = int  # as on a device
     counted, begun = [], time.perf_counter()

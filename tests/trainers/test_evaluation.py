@@ -183,12 +183,8 @@ def test_a_distributed_sampler_is_refused_in_several_processes(monkeypatch, insi
     refused((partial(work.evaluate, loader), "the validation data have a DistributedSampler"))
 
 
-@pytest.fixture
-def loader(digits: Any) -> Loader:
-    return Loader(digits.subset(range(500)), 32)
-
-
-def test_a_fixed_share_of_the_rows_is_drawn_once_each(loader: Any) -> None:
+def test_a_fixed_share_of_the_rows_is_drawn_once_each(digits: Any) -> None:
+    loader = Loader(digits.subset(range(500)), 32)
     for fraction in (0.001, 0.25, 0.9):
         index = sampled_rows(loader, fraction)
         assert torch.equal(index, sampled_rows(loader, fraction))

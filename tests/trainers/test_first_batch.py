@@ -16,7 +16,7 @@ from astkit.gating import Gate, Policy
 from astkit.trainers import Budget, TrainConfig, Trainer
 from tests import build
 from tests.build import refused
-from tests.datasets.transformed import Transformed, dimmed, noise
+from tests.datasets.transformed import Transformed, dimmed
 
 DATA = TensorDataset(torch.randn(24, 8), torch.arange(24) % 3)
 
@@ -327,7 +327,7 @@ def dimmed_batch(items: list[Any]) -> Any:
 def test_features_are_those_of_rows_that_are_not_augmented(by: str) -> None:
     """Otherwise training data would differ from validation data that are like them."""
 
-    data, policy = noise(20), Looking(torch.arange(20), "data", "validation")
+    data, policy = build.images(20), Looking(torch.arange(20), "data", "validation")
     model = build.network(64, 3, 0)
     train = {
         "the loader": Loader(data, 8, augment=("crop", "flip"), drop_last=True),

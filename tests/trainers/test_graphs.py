@@ -163,10 +163,6 @@ def loaded(run: Any) -> None:
     work.load_state_dict(counts)
 
 
-def loaded_by_the_user(run: Any) -> None:
-    run.optimizer.load_state_dict(copy.deepcopy(run.optimizer.state_dict()))
-
-
 def replaced(run: Any) -> None:
     run.model[1].weight.data = run.model[1].weight.data.clone()
 
@@ -191,7 +187,9 @@ CASES: dict[str, Case] = {
     # graphs of another state are dropped
     "frozen": ({}, lambda run: run.model[1].requires_grad_(False), ""),
     "loaded": ({}, loaded, ""),
-    "loaded by the user": ({}, loaded_by_the_user, ""),
+    "loaded by the user": (
+        {}, lambda run: run.optimizer.load_state_dict(copy.deepcopy(run.optimizer.state_dict())), ""
+    ),
     "replaced": ({}, replaced, ""),
     "decayed": ({}, lambda run: run.optimizer.param_groups[0].update(weight_decay=0.5), ""),
     # and where none can be recorded, steps are as before

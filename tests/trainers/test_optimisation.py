@@ -465,13 +465,6 @@ def test_any_scheduler_of_torch_sets_the_rate(kind: str, pace: int, tmp_path: An
     assert rates(built(checkpoints=tmp_path, resume=True)) == pytest.approx(expected[3:])
 
 
-def test_an_optimizer_that_is_used_again_has_its_learning_rate() -> None:
-    model = network(torch.float32)
-    optimizer = sgd(model, 0.1)
-    assert rates(trainer(model, optimizer=optimizer))[-1] < 0.05
-    assert optimizer.param_groups[0]["lr"] == 0.1
-
-
 class Either(nn.Module):
     """Two layers, of which a batch uses one: that which its first number names."""
 
@@ -532,15 +525,17 @@ def test_a_compiled_model_trains_as_an_eager_one_with_one_graph_for_all_sizes(cn
     torch._dynamo.reset()
 
 
-def test_a_factor_of_the_rates_leaves_those_of_the_optimizer_as_they_were() -> None:
-    model = nn.Linear(4, 3)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def test_schedules_and_factors_leave_the_rates_of_the_optimizer_as_they_were() -> None:
+    model = network(torch.float32)
+    optimizer = sgd(model, 0.1)
+    assert rates(trainer(model, optimizer=optimizer))[-1] < 0.05
+    assert optimizer.param_groups[0]["lr"] == 0.1
     schedule = StepLR(optimizer, 100)
     own = Optimisation(model, TrainConfig(), cross_entropy_rows, optimizer, schedule, lr_scale=3.0)
     for _ in range(2):
         own.rates.set(0.5)
         assert own.rates.lr == pytest.approx(0.3)
-        own.train(Batch(torch.arange(2), torch.ones(2, 4), torch.zeros(2).long()))
+        train(own, torch.ones(2, 6), torch.zeros(2).long())
     own.release()
     assert optimizer.param_groups[0]["lr"] == pytest.approx(0.1)
 
@@ -621,10 +616,6 @@ class Detached(nn.Linear):
         return super().forward(input).detach()
 
 
-def frozen(model: nn.Module) -> nn.Module:
-    return model.requires_grad_(False)
-
-
 def test_what_cannot_be_trained_is_one_sentence() -> None:
     model, other, half = network(torch.float32), network(torch.float32), network()
     before, model[2] = sgd(model), nn.Linear(16, 4)  # it still holds the layer that was replaced
@@ -640,7 +631,7 @@ def test_what_cannot_be_trained_is_one_sentence() -> None:
     for kind in (torch.optim.LBFGS, type("Own", (torch.optim.LBFGS,), {}), Searching):
         call = partial(made, model, optimizer=kind(model.parameters()))
         refused((call, f"optimizer {kind.__name__} needs a closure, "))
-    first = list(frozen(half[0]).parameters())
+    first = list(half[0].requires_grad_(False).parameters())
     for parameters in (first, [{"params": [each]} for each in first]):
         call = partial(made, half, optimizer=torch.optim.SGD(parameters, lr=0.1))
         refused((call, "the optimizer got 2 parameters, all frozen, so the"))
@@ -648,8 +639,8 @@ def test_what_cannot_be_trained_is_one_sentence() -> None:
     for each, words in (
         (nn.Identity(), "the Identity has no parameters"),
         (nn.Sequential(nn.Flatten(), nn.ReLU()), "the Sequential has no parameters"),
-        (frozen(nn.Linear(6, 4)), "the Linear has 2 parameters, all frozen"),
-        (frozen(network()), "the Sequential has 4 parameters, all frozen"),
+        (nn.Linear(6, 4).requires_grad_(False), "the Linear has 2 parameters, all frozen"),
+        (network().requires_grad_(False), "the Sequential has 4 parameters, all frozen"),
         (Detached(6, 4), "the loss depends on no parameter that is trained"),
     ):
         words += ", so there is nothing to train: give the model"

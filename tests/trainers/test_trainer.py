@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, get_worker_info
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset, get_worker_info
 
 from astkit import CachedLoss, RandomSubset, rng, system
 from astkit.datasets import Images, Loader, load
@@ -53,15 +53,13 @@ def foreign(images: Any, shuffle: bool) -> DataLoader:
     return DataLoader(TensorDataset(images.images / 255, images.labels), 8, shuffle=shuffle)
 
 
-class Noisy(Dataset):
-    """Images with noise from the default generators, as random transforms add it."""
+def noisy(row: int) -> Any:
+    """An image with noise from the default generators, as random transforms add it."""
+    scale = 0.1 * random.random() + 0.1 * np.random.rand()
+    return TRAIN.images[row] / 255 + scale * torch.rand(1, 8, 8), TRAIN.labels[row]
 
-    def __len__(self) -> int:
-        return len(TRAIN)
 
-    def __getitem__(self, row: int) -> Any:
-        scale = 0.1 * random.random() + 0.1 * np.random.rand()
-        return TRAIN.images[row] / 255 + scale * torch.rand(1, 8, 8), TRAIN.labels[row]
+NOISY = builder.computed(len(TRAIN), noisy)
 
 
 class Both(RandomSubset):
@@ -80,11 +78,11 @@ KINDS: dict[str, Any] = {
     "random": lambda: {"policy": {"name": "random", "rate": 0.45}},
     "random, then chosen": lambda: {"policy": Both(0.6)},
     "hardest": lambda: {"policy": Hardest(40)},
-    "noisy": lambda: {"train": Loader(Noisy(), 8, seed=3), "policy": Hardest(40)},
+    "noisy": lambda: {"train": Loader(NOISY, 8, seed=3), "policy": Hardest(40)},
 }
 FOREIGN: dict[str, Any] = {
     "foreign": lambda: {"train": foreign(TRAIN, True), "validation": foreign(VALIDATION, False)},
-    "noisy, foreign": lambda: {"train": DataLoader(Noisy(), 8, shuffle=True)},
+    "noisy, foreign": lambda: {"train": DataLoader(NOISY, 8, shuffle=True)},
 }
 """Loaders of others, which start a new pass where a run goes on in the middle of an epoch."""
 
@@ -408,20 +406,6 @@ def test_a_loader_is_read_to_its_end_whatever_its_length_says(name: str) -> None
     assert trainer.evaluate(loader)["samples"] == rows
 
 
-class Watched(Dataset):
-    """Row ``i`` is three times the number ``i``; remembers which rows were fetched."""
-
-    def __init__(self, rows: int) -> None:
-        self.rows, self.fetched = rows, list[int]()
-
-    def __len__(self) -> int:
-        return self.rows
-
-    def __getitem__(self, row: int) -> Any:
-        self.fetched.append(row)
-        return torch.full((3,), float(row)), row % 4
-
-
 @settings(max_examples=8, deadline=None)
 @given(
     rows=st.integers(1, 60),
@@ -430,13 +414,19 @@ class Watched(Dataset):
     cut=st.integers(0, 20),
 )
 def test_only_selected_rows_are_fetched(rows: int, size: int, rate: float, cut: int) -> None:
-    data, policy = Watched(rows), RandomSubset(rate, seed=1)
+    reads: list[int] = []
+
+    def fetch(row: int) -> Any:
+        reads.append(row)
+        return torch.full((3,), float(row)), row % 4
+
+    data, policy = builder.computed(rows, fetch), RandomSubset(rate, seed=1)
     trainer = Trainer(builder.network(3, 4, 0), Loader(data, size), epochs=3, policy=policy)
     leave_after(trainer, cut)
     records = finish(trainer)
     chosen, looked_at = max(1, round(rate * rows)), min(2, rows, size)
-    assert data.fetched[:looked_at] == list(range(looked_at))  # once, before the first plan
-    fetched = data.fetched[looked_at:]
+    assert reads[:looked_at] == list(range(looked_at))  # once, before the first plan
+    fetched = reads[looked_at:]
     assert len(fetched) == 3 * chosen
     plans = [policy.plan(RunInfo(rows, torch.arange(rows), epoch, 0, 0.0)) for epoch in range(3)]
     assert fetched == torch.cat([plan.index for plan in plans]).tolist()

@@ -39,10 +39,11 @@ async def until(condition, seconds=20.0):
         await asyncio.sleep(0.002)
 
 
-class Events:
-    """Stands for the events of IPython's shell: the beginning and end of cells."""
+class Kernel:
+    """Stands for a kernel whose front end shows widgets, its shell, and the events of cells."""
 
     def __init__(self):
+        self.shell = self.events = self
         self.heard = {"pre_execute": [], "post_execute": []}
 
     def register(self, name, function):
@@ -54,14 +55,6 @@ class Events:
     def cell(self, name):
         for function in self.heard[name]:
             function()
-
-
-class Kernel:
-    """Stands for a kernel whose front end shows widgets."""
-
-    def __init__(self):
-        self.events = Events()
-        self.shell = self
 
     def get_parent(self, channel):
         return {"header": {"msg_type": "execute_request"}, "metadata": {"cellId": "a"}}
@@ -116,7 +109,7 @@ def started(notebook, trainer, use, heard=True, **options):
         assert run is dashboard.last
         if heard:
             screens[0].take({"ready": True})
-        notebook.events.cell("post_execute")
+        notebook.cell("post_execute")
         await use(run, screens[0])
         return run
 
@@ -172,17 +165,17 @@ def test_it_trains_between_cells_in_one_thread_and_touches_no_generator(notebook
         assert (run.status, trainer.step) == ("ready", 0)
         await until(lambda: trainer.step >= 5)
         assert threading.active_count() == threads
-        notebook.events.cell("pre_execute")
+        notebook.cell("pre_execute")
         assert "paused while another cell runs" in shown.readout()
         step = trainer.step
         await asyncio.sleep(0.1)  # an asynchronous cell
         assert (run.status, trainer.step) == ("waiting", step)
         assert torch.equal(torch.get_rng_state(), state)
-        notebook.events.cell("post_execute")
+        notebook.cell("post_execute")
         await run
 
     check(started(notebook, trainer, use), "finished", [STEPS])
-    assert not any(notebook.events.heard.values())
+    assert not any(notebook.heard.values())
     alone = build.gated()
     assert [s["loss"] for s in alone.run().steps] == [s["loss"] for s in trainer.history.steps]
 
@@ -283,7 +276,7 @@ def test_an_interrupt_between_cells_ends_the_run_and_is_raised_by_await(notebook
 def test_an_interrupt_of_await_ends_the_run_after_its_batch(notebook, trainer):
     async def use(run, shown):
         waiting = asyncio.ensure_future(run_awaited(run))
-        notebook.events.cell("pre_execute")
+        notebook.cell("pre_execute")
         await until(lambda: trainer.step >= 4)  # it goes on while a cell awaits it
         waiting.cancel()  # as ipykernel does
         await asyncio.wait([waiting])
