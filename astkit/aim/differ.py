@@ -259,7 +259,7 @@ class Classifier:
     def _fitted(self, old: Tensor, target: Tensor) -> list[Regression]:
         """Regressions of the targets of the rows of either side."""
         sides = ((self.sides.old, old), (self.sides.target, target))
-        return [Regression(self._columns(*side), targets_of(*side)) for side in sides]
+        return [Regression(self._columns(*side), target_numbers(*side)) for side in sides]
 
     def _columns(self, rows: Rows, which: Tensor) -> Matrix:
         x = rows.features(which)
@@ -273,7 +273,7 @@ class Classifier:
             if self.targets and labels is not None:
                 seen.append(labels[rows is self.sides.target][which].numpy()[:, None])
             elif self.targets:
-                y = targets_of(rows, which)
+                y = target_numbers(rows, which)
                 seen += [y, *(np.abs(y - expert.predict(x)) for expert in experts)]
             return np.hstack(seen).astype(np.float32)
         if rows.of_model and labels is not None:
@@ -321,7 +321,7 @@ def classifier_for(kind: str, penalty: float) -> Any:
     return make_pipeline(StandardScaler(), Ridge(penalty))
 
 
-def targets_of(rows: Rows, which: Tensor) -> Array:
+def target_numbers(rows: Rows, which: Tensor) -> Array:
     """The first `OUTPUTS` targets of the rows ``which`` as numbers, ``[n, outputs]``."""
     targets = rows.targets(which)
     assert targets is not None
