@@ -19,9 +19,9 @@ from astkit.files import write_json
 from astkit.profiling import interleaved
 from astkit.stamp import describe, stamp
 from astkit.systems.lattice.model import EnergyFlowLattice, LatticeConfig, LatticeOutput
+from astkit.systems.lattice.reference import run_reference
 from astkit.systems.lattice.text import TextBridge, Vocabulary
 from benchmarks import bench
-from benchmarks.lattice_reference import run_reference
 from tests.systems.lattice.examples import inputs, two_speeds
 
 RESULTS = bench.HERE / "lattice.json"

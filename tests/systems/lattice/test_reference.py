@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from astkit.systems.lattice.model import LatticeConfig
-from benchmarks.lattice_reference import run_reference
+from astkit.systems.lattice.reference import run_reference
 from tests.systems.lattice.examples import config, gradients, inputs, model
 
 SURFACE, GRADIENT = 1e-10, 1e-8
