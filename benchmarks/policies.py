@@ -87,8 +87,9 @@ Today passes on the model take at most 5 % of a run; they took up to 6.2 %, at 8
 from the web, and rows that were read are not read again. Of the long tails at 8 epochs the model is
 no longer asked; it had found nothing there.
 The forecast behind `aim` was written anew after these runs, as one for all kinds of data: of a
-table of swapped columns and of mixed texts it was measured again ([07](../notebooks/07_your_model.ipynb)),
-within the intervals of before; the other rows are to be run again.
+table of swapped columns and of mixed texts it was measured again
+([07](../notebooks/07_your_model.ipynb)), within the intervals of before; the other rows are to be
+run again.
 Planned and not run: {missing}. Measured at {commits} (`python -m benchmarks.gain`, then
 `python -m benchmarks.shares`).
 
