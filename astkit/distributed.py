@@ -46,30 +46,42 @@ def total(*values: float) -> list[float]:
     """Sums over the processes, in float64; the same bits in every process."""
     if world() == 1:
         return [float(value) for value in values]
-    # on a device whose tensors the process group can exchange
-    on_cpu = "cpu:" in dist.get_backend_config()
-    device = None if on_cpu else torch.accelerator.current_accelerator()
-    tensor = torch.tensor(values, dtype=torch.float64, device=device or "cpu")
+    tensor = torch.tensor(values, dtype=torch.float64, device=_device())
     dist.all_reduce(tensor)
     return tensor.tolist()
 
 
-def gather(value: Any) -> list[Any]:
-    """What each process passes, in the order of the processes; tensors have to be on the CPU."""
-    gathered = [value] * world()
-    if world() > 1:
-        dist.all_gather_object(gathered, value)
+def gather(*columns: Tensor) -> list[list[Tensor]]:
+    """The 1-D ``columns`` of each process, in the order of the processes, on the CPU.
+
+    Lengths may differ between columns and processes, dtypes may not. Integers travel as integers.
+    """
+    if world() == 1:
+        return [[column.cpu() for column in columns]]
+    lengths = torch.tensor([len(column) for column in columns])
+    lengths = torch.stack(_all(lengths)).cpu()
+    gathered: list[list[Tensor]] = [[] for _ in range(world())]
+    for number, column in enumerate(columns):
+        size = int(lengths[:, number].max())
+        if size:
+            parts = _all(torch.cat([column.cpu(), column.new_zeros(size - len(column)).cpu()]))
+        else:
+            parts = [column.cpu()] * world()
+        for mine, part, length in zip(gathered, parts, lengths[:, number].tolist(), strict=True):
+            mine.append(part[:length].cpu())
     return gathered
 
 
 def pooled(values: Tensor) -> Tensor:
-    """The values ``[n]`` of all processes, in the order of the processes."""
-    return values if world() == 1 else torch.cat(gather(values.cpu().clone()))
+    """The values ``[n]`` of all processes, in the order of the processes; see `gather`."""
+    return values if world() == 1 else torch.cat([part for (part,) in gather(values)])
 
 
 def agree(*texts: str) -> None:
     """Raise ``ValueError`` in all processes if one has other ``texts`` than process 0."""
-    gathered = gather(texts)
+    gathered: list[Any] = [texts] * world()
+    if world() > 1:
+        dist.all_gather_object(gathered, texts)
     for number, other in enumerate(gathered):
         if other != gathered[0]:
             unlike = "other settings than process 0, or resumes another checkpoint"
@@ -100,3 +112,17 @@ def same_buffers(model: nn.Module) -> None:
     if world() > 1:
         for buffer in model.buffers():
             dist.broadcast(buffer, 0)
+
+
+def _all(values: Tensor) -> list[Tensor]:
+    values = values.to(_device()).contiguous()
+    parts = [torch.empty_like(values) for _ in range(world())]
+    dist.all_gather(parts, values)
+    return parts
+
+
+def _device() -> torch.device:
+    """A device whose tensors the process group can exchange."""
+    if "cpu:" in dist.get_backend_config():
+        return torch.device("cpu")
+    return torch.accelerator.current_accelerator() or torch.device("cpu")

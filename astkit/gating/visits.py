@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -35,12 +35,21 @@ class Visit:
     trained: bool = True  #: false for scoring only
 
 
+_TYPES = {
+    "index": torch.int64,
+    "losses": torch.float32,
+    "correct": torch.uint8,
+    "confidence": torch.float32,
+    "label_probability": torch.float32,
+}
+
+
 class Visits:
     """Visits that the policy has not observed yet, on the device where they were computed.
 
-    `take` copies all of them. With several processes it also exchanges them: the visits of all
-    processes to one batch become one visit, with the rows in the order of the processes, so that
-    every process observes the rows of global batches in the same order.
+    `take` copies all of them at once. With several processes it also exchanges them: the visits of
+    all processes to one batch become one visit, with the rows in the order of the processes, so
+    that every process observes the rows of global batches in the same order.
     """
 
     def __init__(self) -> None:
@@ -58,32 +67,32 @@ class Visits:
     def take(self) -> list[Visit]:
         """The visits since the last call, in the order of the batches, on the CPU.
 
-        Every process must call it.
+        Every process must call it. Each sends 16 bytes per visit, and per row at most the index (8
+        bytes), loss, confidence and label probability (4 each) and correctness (1).
         """
         if not self._batches:
             return []
-        own = [(key, _on_cpu(visit)) for key, visit in self._waiting]
-        self._waiting, self._batches = [], 0
-        visits: dict[int, list[Visit]] = {}
-        for process in distributed.gather(own):
-            for key, visit in process:
-                visits.setdefault(key, []).append(visit)
-        return [_joined(visits[key]) for key in sorted(visits)]
+        waiting, self._waiting, self._batches = self._waiting, [], 0
+        sizes = [(key, len(visit.losses)) for key, visit in waiting]
+        columns = [torch.tensor(sizes, dtype=torch.int64).flatten()]
+        for name, dtype in _TYPES.items():
+            parts = [getattr(visit, name) for _, visit in waiting]
+            known = [part.detach().to(dtype) for part in parts if part is not None]
+            columns.append(torch.cat(known) if known else torch.empty(0, dtype=dtype))
+        visits: dict[int, list[tuple[Tensor, ...]]] = {}
+        for head, *process in distributed.gather(*columns):
+            keys, lengths = head[::2].tolist(), head[1::2].tolist()
+            rows = [each.split(lengths) if len(each) else [each] * len(keys) for each in process]
+            for key, *visit in zip(keys, *rows, strict=True):
+                visits.setdefault(key, []).append(tuple(visit))
+        return [_joined(key, visits[key]) for key in sorted(visits)]
 
 
-def _on_cpu(visit: Visit) -> Visit:
-    """``visit`` on the CPU, with numbers in float32."""
-    copied: dict[str, Any] = {}
-    for name, part in vars(visit).items():
-        if isinstance(part, Tensor):
-            host = part.detach().cpu()
-            copied[name] = host.float() if host.is_floating_point() else host
-    return replace(visit, **copied)
-
-
-def _joined(visits: list[Visit]) -> Visit:
+def _joined(key: int, visits: list[tuple[Tensor, ...]]) -> Visit:
     """One visit from those of all processes to a batch."""
-    first = visits[0]
-    known = [name for name, part in vars(first).items() if isinstance(part, Tensor)]
-    parts: Any = {name: torch.cat([getattr(each, name) for each in visits]) for name in known}
-    return replace(first, **parts)
+    joined = (torch.cat(part) for part in zip(*visits, strict=True))
+    known: dict[str, Any] = {"index": None, "losses": torch.empty(0)}
+    known |= {name: part for name, part in zip(_TYPES, joined, strict=True) if len(part)}
+    if "correct" in known:
+        known["correct"] = known["correct"].bool()
+    return Visit(**known, trained=key % 2 == 0)

@@ -238,8 +238,9 @@ class Evaluation:
         """Values of all batches, and of all processes; every process must call it."""
         columns = {name: torch.cat(parts).float().cpu() for name, parts in self._parts.items()}
         if self._divided:
-            processes = distributed.gather(columns)
-            columns = {name: torch.cat([each[name] for each in processes]) for name in columns}
+            processes = distributed.gather(*columns.values())
+            together = [torch.cat(parts) for parts in zip(*processes, strict=True)]
+            columns = dict(zip(columns, together, strict=True))
         aggregates = {name: float(each.compute()) for name, each in self._aggregates.items()}
         return Measured(columns, aggregates, self._kept or None)
 
