@@ -44,7 +44,7 @@ def formula(name: str, rows: int, world: int, steps: float) -> tuple[float, floa
     """Bytes per step that a process sends and receives; ``steps`` per round."""
     if name in ("gate", "quantile_ema", "top_k"):
         sums = 8.0 if name == "top_k" else 40.0
-        gathered = 8 + 4 * rows if name == "quantile_ema" else 0
+        gathered = 0 if name == "top_k" else 8 + 4 * rows
         return sums + gathered, sums + world * gathered
     if name == "random":
         return 0.0, 0.0
