@@ -22,7 +22,7 @@ def pages(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(differ, "FOLDS", 2)
     patch.setattr(differ, "COMPARED", 1000)
     patch.setattr(explain, "ROWS", 1000)
-    patch.setattr(sides, "FITTED", {sides.TABLE: 2000})
+    patch.setattr(sides, "OF_TABLES", 2000)
     patch.setattr(training, "POINTS", 3)
     foretell = forecast.foretell
     found: dict[tuple[int, ...], Any] = {}

@@ -38,6 +38,7 @@ from astkit.aim.differ import WeightsOf, find_shift
 from astkit.aim.proxies import Linear, Trees, proxy_of
 from astkit.aim.rows import TABLE, TEXTS, TOKENS, FeaturesOf
 from astkit.aim.sides import Sides, sides_of
+from astkit.datasets.facts import within
 from astkit.datasets.joined import divide_joined
 from astkit.datasets.loader import old_rows
 from astkit.datasets.table import Table
@@ -159,9 +160,6 @@ def forecast(
                 f"the target has no {target.label.name!r}, so no gain can be foretold: give rows"
                 " with labels, or see astkit.explain for what differs"
             )
-        if date is None and features is None:
-            in_order = target.in_order if in_order is None else in_order
-            date = None if in_order is False else target.date
     elif date is not None:
         raise ValueError(f"date is {date!r}, and the data have no columns: give in_order=True")
     if date is not None and features is not None:
@@ -207,8 +205,8 @@ def foretell(
             found = cannot_tell(sides, train_on_target, str(reason))
     seconds = time.perf_counter() - start
     sentence = "; ".join([found.sentence, *sides.notes, f"{seconds:.0f} s"])
-    flops, in_order = sides.total_flops(), getattr(sides, "forward", False)
-    return replace(found, sentence=sentence, flops=flops, seconds=seconds, in_order=bool(in_order))
+    flops, forward = sides.total_flops(), sides.forward
+    return replace(found, sentence=sentence, flops=flops, seconds=seconds, in_order=forward)
 
 
 class TooCostlyError(Exception):
@@ -245,6 +243,9 @@ def _foretell(
         raise _CannotTellError(f"there are {len(sides.old)} old rows, fewer than {FEWEST_OLD}")
     if (cost := FITS * least_fit(sides)) > most:
         raise TooCostlyError(cost)
+    if date is None and (table := sides.target.table) is not None:  # which may say its order
+        in_order = table.in_order if in_order is None else in_order
+        date = None if in_order is False else table.date
     sides.find_units(in_order, date)
     dates = 1 + int(sides.judged.max())
     if date is not None and dates < FORWARD_PARTS:
@@ -377,27 +378,31 @@ def forecast_of(
     ``target``: rows that weigh those of ``data``; ``None`` for `joined` data, whose target may be
     trained on. ``most``: FLOPs that it may take, else it is told that these are not spent.
     """
-    whole = data if target is None else target
+    data = _held(data)  # a run of a comparison knows the data of its loaders
+    whole = data if target is None else _held(target)
     try:
         known = _known.setdefault(data, WeakKeyDictionary()).setdefault(whole, {})
     except TypeError:  # of lists there are no weak references
         known = {}
     found = known.get((features, classes))
     if found is None or found.flops > most:
-        old, new = divide_joined(data) if target is None else (data, target)
-        in_order, date = None, None
-        if isinstance(new, Table) and features is None:
-            in_order = new.in_order
-            date = None if in_order is False else new.date
+        old, new = divide_joined(data) if target is None else (data, whole)
         sides = sides_of(old, new, features, classes)
         try:
-            found = foretell(sides, target is None, most, in_order=in_order, date=date)
+            found = foretell(sides, target is None, most)
         except TooCostlyError as reason:  # another run may afford it
             found = cannot_tell(sides, target is None, str(reason))
             warn(found.sentence)
             return found
         known[features, classes] = found
     return found
+
+
+def _held(data: Any) -> Any:
+    """The data set that loaders hold as a whole, or ``data`` themselves."""
+    while (held := within(data)) is not None and held.known and held.rows is None:
+        data = held.data
+    return data
 
 
 def weights(

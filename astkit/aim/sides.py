@@ -21,10 +21,8 @@ from astkit.datasets.dependence import (
 )
 from astkit.datasets.facts import paired_groups, read_alike
 
-FITTED = {TABLE: 8_000}
-"""Old rows that estimators are fitted to, at most; each then stands for several."""
-MOST = 12_000
-"""The same of other kinds of data."""
+FITTED, OF_TABLES = 12_000, 8_000
+"""Old rows that estimators are fitted to, at most, also of tables; each then stands for several."""
 TRACED = 4000  # rows of which it is asked whether neighbours depend on each other, at most
 STRETCHES = 3  # of old rows, as long as the target, of which the same is asked
 COLUMNS = 32  # of features that are looked at for it; of more a quarter as many components
@@ -55,7 +53,7 @@ class Sides:
 
     def __init__(self, old: Rows, target: Rows, seed: int = 0) -> None:
         self.old, self.target, self.seed = old, target, seed
-        self.flops = 0.0
+        self.flops, self.forward = 0.0, False
         self.notes: list[str] = []
         self.everything = torch.arange(len(target))
         self._check()
@@ -165,7 +163,7 @@ class Sides:
     @property
     def sampled(self) -> int:
         """How many old rows estimators are fitted to."""
-        return min(FITTED.get(self.old.kind, MOST), len(self.old))
+        return min(OF_TABLES if self.old.kind == TABLE else FITTED, len(self.old))
 
     def total_flops(self) -> float:
         """FLOPs of features and estimators so far."""

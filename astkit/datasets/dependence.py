@@ -7,6 +7,7 @@ depend on each other, the unit of tests, forecasts and verdicts is a block of co
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -49,10 +50,10 @@ def autocorrelation_time(values: Array, level: float = LEVEL) -> float:
     random = np.random.default_rng(rng.derive(0, "neighbours", len(columns)))
     times = [1.0]
     if found.max() >= 1:  # below it more permutations are above than the level
-        drawn = CLEAR
-        if found.max() <= CLEAR:
-            drawn = _largest(columns, float(found.max()), round(level * (DRAWS + 1)), random)
-        times += [_time(column) for column in columns.T[found > drawn]]
+        most, least = float(found.max()), CLEAR
+        if most <= CLEAR:
+            least = _by_chance(lambda moved: _alike(moved).max(), columns, most, level, random)
+        times += [_time(column) for column in columns.T[found > least]]
     if columns.shape[1] > 1:
         times += [_time(column) for column in _shared(columns, random)]
     return max(times)
@@ -76,17 +77,24 @@ def _alike(columns: Array) -> Array:
     return largest
 
 
-def _largest(columns: Array, found: float, above: int, random: np.random.Generator) -> float:
-    """The ``above``-th largest value of `_alike` for `DRAWS` permutations of the rows.
+def _by_chance(
+    statistic: Callable[[Array], float],
+    columns: Array,
+    found: float,
+    level: float,
+    random: np.random.Generator,
+) -> float:
+    """What a share ``level`` of permutations of the rows reach of a ``statistic``.
 
     Infinite once so many reach what was ``found``, where the rest cannot change the answer.
     """
-    drawn: list[float] = []
+    most, drawn, above = round(level * (DRAWS + 1)), list[float](), 0
     for _ in range(DRAWS):
-        drawn.append(float(_alike(random.permutation(columns)).max()))
-        if sum(each >= found for each in drawn) >= above:
+        drawn.append(float(statistic(random.permutation(columns))))
+        above += drawn[-1] >= found
+        if above >= most:
             return math.inf
-    return sorted(drawn)[-above]
+    return sorted(drawn)[-most]
 
 
 def _shared(columns: Array, random: np.random.Generator) -> list[Array]:
@@ -96,11 +104,11 @@ def _shared(columns: Array, random: np.random.Generator) -> list[Array]:
     from row to row. The autocorrelation has to exceed those of `DRAWS` permutations.
     """
     found, first, second, sign = _most_alike(columns)
-    above = 0
-    for _ in range(DRAWS if found * len(columns) ** 0.5 <= CLEAR else 0):
-        above += _most_alike(random.permutation(columns))[0] >= found
-        if above >= round(LEVEL * (DRAWS + 1)):
-            return []
+    clear = found * len(columns) ** 0.5 > CLEAR
+    if not clear and found <= _by_chance(
+        lambda moved: _most_alike(moved)[0], columns, found, LEVEL, random
+    ):
+        return []
     together = columns[:, first] + sign * columns[:, second]
     return [together - together.mean()]
 

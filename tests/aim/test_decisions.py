@@ -65,7 +65,7 @@ class Recorder:
 
 def test_a_proxy_is_fitted_as_each_decision_says(monkeypatch: pytest.MonkeyPatch) -> None:
     """Old rows of a sample stand for several; the rows that shape weights are not judged."""
-    monkeypatch.setattr("astkit.aim.sides.FITTED", {"table": 60})
+    monkeypatch.setattr("astkit.aim.sides.OF_TABLES", 60)
     both = sides(torch.randn(120, 2), torch.randn(40, 2))
     assert len(both.sample) == 60
     shaped: list[Tensor] = []

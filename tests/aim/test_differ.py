@@ -209,7 +209,7 @@ def test_equal_inputs_do_not_make_class_shares_differ() -> None:
 def test_a_class_of_one_old_row_that_is_not_fitted_and_huge_labels_are_weighed(
     shift: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("astkit.aim.sides.FITTED", {"table": 100})
+    monkeypatch.setattr("astkit.aim.sides.OF_TABLES", 100)
     labels = torch.arange(400) % 3
     labels[7] = 3
     data: Any = TensorDataset(torch.randn(400, 4), labels + shift)

@@ -11,7 +11,7 @@ import torch
 from scipy import signal
 from sklearn.ensemble import HistGradientBoostingRegressor
 from threadpoolctl import threadpool_info, threadpool_limits
-from torch.utils.data import TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 from astkit import Table, joined
 from astkit.aim import forecast as forecasts
@@ -533,7 +533,7 @@ def test_a_forecast_is_made_once_for_all_runs(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(forecasts, "foretell", told)
     both = joined(points(N, 0, True, "images"), points(M, 1, False, "images"))
-    assert len({id(forecast_of(both)) for _ in range(3)}) == 1
+    assert len({id(forecast_of(each)) for each in (both, both, DataLoader(both))}) == 1
     forecast_of(both, points(M, 2, False, "images"))
     forecast_of(both, classes=True)  # each of other data, or read in another way
     assert asked == [(N, M), (N + M, M), (N, M)]
