@@ -1,11 +1,12 @@
-"""Detect a notebook's front end."""
+"""A notebook's front end: what it shows, and the widgets of this folder."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Literal
+from importlib.resources import files
+from typing import Any, Literal
 
 from astkit.progress import kernel
 
@@ -21,6 +22,23 @@ def mode(live: bool | None = None) -> Literal["off", "headless", "ask"]:
         return "off"
     parent = getattr(running, "get_parent", None)  # only ipykernel has it
     return "ask" if live or parent is None or parent("shell").get("metadata") else "headless"
+
+
+def widget(name: str, **content: Any) -> Any:
+    """A widget of the script and the style ``name`` of this folder; ``None`` without anywidget.
+
+    ``content``: what its script finds in ``model``.
+    """
+    try:
+        import anywidget
+        import traitlets
+    except ImportError:
+        return None
+    room = files("astkit.widgets")
+    parts = {"_esm": room.joinpath(f"{name}.js"), "_css": room.joinpath(f"{name}.css")}
+    members: dict[str, Any] = {key: path.read_text() for key, path in parts.items()}
+    members |= {key: traitlets.Any().tag(sync=True) for key in content}
+    return type("Widget", (anywidget.AnyWidget,), members)(**content)
 
 
 def has_loop() -> bool:
