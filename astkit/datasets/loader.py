@@ -34,7 +34,7 @@ from torch.utils.data import (
 )
 
 from astkit import distributed
-from astkit.checks import check_count
+from astkit.checks import check_choice, check_count
 from astkit.datasets.batch import Batch, as_batch
 from astkit.datasets.images import Images
 from astkit.datasets.mapped import MappedImages
@@ -440,8 +440,7 @@ class Augment:
     def __init__(self, names: Sequence[str] = ()) -> None:
         self.names = tuple(names)
         for name in self.names:
-            if name not in AUGMENTATIONS:
-                raise ValueError(f"augment has {name!r}; choose from 'crop', 'flip'.")
+            check_choice("augment", name, AUGMENTATIONS)
 
     def draw(self, rows: Tensor, again: Tensor, seed: int, epoch: int) -> Tensor:
         """Random numbers of rows: float32 ``[3, N]``; a call for a whole pass is cheapest.

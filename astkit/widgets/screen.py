@@ -58,8 +58,6 @@ class Screen:
         self._sent: dict[str, float] = {}  # step of the newest point sent, by series
         self._asked = True  # for all points, by a page that opens
         self._handle: Any = None
-        if mode == "off":
-            return
         if self.widget is not None:
             self.widget.on_msg(lambda _, content, buffers: self.take(content))
             self._view = {**self.widget._repr_mimebundle_()[0], "text/plain": _TEXT}
