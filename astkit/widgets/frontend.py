@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from importlib.resources import files
 from typing import Any, Literal
 
@@ -56,17 +55,6 @@ def in_cell() -> bool:
     return bool(parent("shell").get("header", {}).get("msg_type") == "execute_request")
 
 
-@contextmanager
-def between_cells(busy: Callable[[], None], free: Callable[[], None]) -> Iterator[None]:
-    """Within the block, call ``busy`` before each cell of the notebook and ``free`` after it."""
-    events = getattr(getattr(kernel(), "shell", None), "events", None)
-    if events is None:
-        yield
-        return
-    events.register("pre_execute", busy)
-    events.register("post_execute", free)
-    try:
-        yield
-    finally:
-        events.unregister("pre_execute", busy)
-        events.unregister("post_execute", free)
+def cell_events() -> Any:
+    """IPython's events before and after each cell of the notebook; ``None`` elsewhere."""
+    return getattr(getattr(kernel(), "shell", None), "events", None)
