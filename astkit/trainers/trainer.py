@@ -502,7 +502,6 @@ class Trainer:
             trained=trained,
             skipped=rows - trained,
             passes=passes,
-            overflowed=self.optimisation.take_lost(),
             padded=None if chosen is None else chosen.padding,
             dense=rows / share,
             dense_passes=(passes if rows == trained else self.passes(rows)) / share,
@@ -588,7 +587,6 @@ class Trainer:
         with self.ledger.clock("training"), self.ledger.phase("optimizer"):
             self.optimisation.flush()
             self.policy.exchange()
-        self.ledger.note(BatchFlops(), overflowed=self.optimisation.take_lost())
         self.report()
         number = self.epoch + 1  # counted from 1
         self.batches.end_epoch()
