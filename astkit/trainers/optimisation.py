@@ -491,7 +491,7 @@ class Optimisation:
             self.passes.graphs.drop()
         self.passes.use(None)
         self.undecided = bool(self.passes.config.graphs)
-        self.rates.restore()
+        self.rates.multiply(1.0)
         if hasattr(self.optimizer, "found_inf"):  # else it would never step again
             del self.optimizer.found_inf
         if not self.accumulated.rows:
@@ -554,7 +554,7 @@ class Optimisation:
                 self.scaler.scale(torch.zeros((), device=next(self.model.parameters()).device))
             for name, parameter in self.model.named_parameters():
                 if name in accumulated["gradients"]:
-                    gradient = accumulated["gradients"][name].to(parameter.device, parameter.dtype)
+                    gradient = accumulated["gradients"][name]
                     parameter.grad = torch.empty_like(parameter).copy_(gradient)  # likewise
 
 
