@@ -481,8 +481,8 @@ class Trainer:
         if cost is None:
             with self.ledger.paused():
                 cost = self.costs.add(model, batch, self.count_flops)
-            self.ledger.uncounted.update(cost.uncounted)
-            self.budget.check(self.ledger)
+        self.ledger.uncounted.update(cost.uncounted)
+        self.budget.check(self.ledger)
         return cost
 
     def may_spend(self) -> float | None:
@@ -539,7 +539,7 @@ class Trainer:
         if model is self.model:
             self.ledger.note(self.cost(batch), scored=rows, passes=self.passes(rows))
         else:
-            self.ledger.note_helper(self.cost(batch, model), rows)
+            self.ledger.flops.helper += self.cost(batch, model).scoring(rows)
 
     def scorable(self, batch: Batch) -> Scored:
         """``batch``, not scored yet, with its cost known: counting it would call hooks."""
