@@ -83,9 +83,9 @@ class Epoch:
     A round has an equal part of the epoch's shuffled rows as candidates. Planned rows are appended
     to those of the rounds before, so that rows that filled no batch come first in the next round.
 
-    ``planner`` is a `Policy`; ``None`` where all rows are taken in order, without a plan. For the other arguments
-    see `RunInfo`. Of `joined` data a planner sees the old rows alone, unless it draws from those of
-    the target too.
+    ``planner`` is a `Policy`; ``None`` where all rows are taken in order, without a plan. For the
+    other arguments see `RunInfo`. Of `joined` data a planner sees the old rows alone, unless it
+    draws from those of the target too.
 
     Attributes:
         draws: rows of an epoch of dense training; ``samples``: those that the planner may draw.
