@@ -72,20 +72,12 @@ def isolated(device: torch.device | str, *key: int | str) -> Iterator[None]:
     With an empty key, the generators keep their current state.
     """
     device = torch.device(device)
-    if device.type == "cpu":  # without the checks of fork_rng, since every step comes here
-        before = torch.default_generator.get_state()
-        if key:
-            torch.default_generator.manual_seed(derive(*key))
-        try:
-            yield
-        finally:
-            torch.default_generator.set_state(before)
-        return
-    with torch.random.fork_rng(devices=[device], device_type=device.type):
+    others = [] if device.type == "cpu" else [device]
+    with torch.random.fork_rng(devices=others, device_type=device.type):
         if key:
             seed = derive(*key)
             torch.default_generator.manual_seed(seed)
-            # a device module seeds its current device
+        if key and others:  # a device module seeds its current device
             with torch.accelerator.device_index(device.index):
                 torch.get_device_module(device).manual_seed(seed)
         yield
@@ -95,7 +87,7 @@ def isolated(device: torch.device | str, *key: int | str) -> Iterator[None]:
 def restored(device: torch.device | str = "cpu", *key: int | str) -> Iterator[None]:
     """As `isolated`, for the default generators of Python, NumPy and torch.
 
-    For code of others, such as random transforms; takes about 80 us, `isolated` 5 us.
+    For code of others, such as random transforms; takes about 80 us, `isolated` 6 us.
     """
     python, numpy = random.getstate(), np.random.get_state()
     try:

@@ -15,7 +15,15 @@ from torch.utils.data import IterableDataset, TensorDataset, default_collate
 
 from astkit import rng
 from astkit.datasets.batch import IGNORED
-from astkit.datasets.facts import NAMES, class_labels, like_classes, row_groups, underlying, varies
+from astkit.datasets.facts import (
+    NAMES,
+    class_labels,
+    hash_of,
+    like_classes,
+    row_groups,
+    underlying,
+    varies,
+)
 from astkit.datasets.images import Images
 from astkit.datasets.loader import fetch_rows
 from astkit.datasets.table import Table
@@ -30,7 +38,6 @@ FEW = 64  # images that the filters see at once, which stay in the processor's c
 BUCKETS = 2**16  # of hashed n-grams
 SIDE = 32  # pixels to which the longer side of an image is reduced before the convolution
 FILTERS, WINDOW, CELLS = 24, 5, 3  # untrained filters, their side, and cells a side of their means
-PADDING = b"\xff"  # bytes of -1
 IMAGES, TEXTS, TOKENS, TABLE = "images", "texts", "tokens", "table"
 GIVEN, UNKNOWN = "features", "other inputs"
 
@@ -212,14 +219,13 @@ class Rows:
         return known if self._hashes is None else self._hashes
 
     def _hash(self, rows: Tensor, inputs: Any) -> None:
-        if isinstance(inputs, Tensor):
-            content = inputs.reshape(len(inputs), -1).cpu().contiguous().view(torch.uint8).numpy()
-            inputs = [row.tobytes().rstrip(PADDING) for row in content]  # tokens are padded
-        if not isinstance(inputs, list) or not isinstance(inputs[0], str | bytes):
-            return
-        if self._hashes is None:
-            self._hashes = torch.zeros(len(self), dtype=torch.int64)
-        self._hashes[rows] = torch.tensor([hash(each) for each in inputs])
+        if isinstance(inputs, Tensor) and inputs.ndim == 2 and not inputs.is_floating_point():
+            # tokens are padded with -1
+            inputs = [np.trim_zeros(row + 1, "b") for row in inputs.cpu().numpy()]
+        if isinstance(inputs, Tensor | list):
+            if self._hashes is None:
+                self._hashes = torch.zeros(len(self), dtype=torch.int64)
+            self._hashes[rows] = torch.tensor([hash_of(each) or 0 for each in inputs])
 
     def keep(self, rows: Tensor) -> None:
         """Compute the features of ``rows`` once, for all later calls."""

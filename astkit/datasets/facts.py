@@ -118,30 +118,32 @@ def shared_rows(train: Any, validation: Any, test: Any) -> dict[tuple[str, str],
 
 
 def _hashed(data: Any) -> np.ndarray[Any, Any]:
-    """Hashes of the inputs of all rows, uint64; none if it is not known which rows are loaded."""
+    """Hashes of the inputs of all rows, int64; none if it is not known which rows are loaded."""
     known = not isinstance(data.loader if isinstance(data, ForeignLoader) else data, list)
     data, rows, told = underlying(data)
     known = known and told and hasattr(data, "__getitem__")
     if not known or isinstance(data, IterableDataset):
-        return np.empty(0, np.uint64)
+        return np.empty(0, np.int64)
     if isinstance(data, Table):  # in which many rows may have the same few words
         return data.hashes() if rows is None else data.hashes()[rows.numpy()]
     numbers = range(len(data)) if rows is None else rows.tolist()
     with restored():
         hashes = [_input_hash(data[row]) for row in numbers]
-    return np.array([] if None in hashes else hashes, np.uint64)
+    return np.array([] if None in hashes else hashes, np.int64)
 
 
 def _input_hash(item: Any) -> int | None:
-    """Hash of the inputs of an item: without its last part, or `NAMES` of a mapping.
+    """Hash of the inputs of an item: without its last part, or `NAMES` of a mapping."""
+    if isinstance(item, Mapping):
+        return hash_of([value for key, value in item.items() if key not in NAMES])
+    return hash_of(item[:-1] if isinstance(item, tuple | list) and len(item) > 1 else item)
+
+
+def hash_of(inputs: Any) -> int | None:
+    """A hash of 64 bits of the inputs of a row, the same in each process.
 
     ``None`` for objects that are neither arrays nor plain values.
     """
-    inputs = item
-    if isinstance(item, Mapping):
-        inputs = [value for key, value in item.items() if key not in NAMES]
-    elif isinstance(item, tuple | list) and len(item) > 1:
-        inputs = item[:-1]
     digest = blake2b(digest_size=8)
     for leaf in pytree.tree_leaves(inputs):
         value = leaf
@@ -156,7 +158,7 @@ def _input_hash(item: Any) -> int | None:
             return None
         digest.update(value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode())
         digest.update(f"|{np.shape(value)}|".encode())  # else the next leaf could go on with it
-    return int.from_bytes(digest.digest(), "big")
+    return int.from_bytes(digest.digest(), "big", signed=True)
 
 
 def varies(data: Any) -> bool:

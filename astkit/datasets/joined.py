@@ -25,9 +25,8 @@ from astkit.datasets.foreign import is_dataset, open_data
 from astkit.datasets.images import Images
 from astkit.datasets.loader import Loader, old_rows
 from astkit.datasets.mapped import MappedImages
-from astkit.datasets.sources import stratified
+from astkit.datasets.sources import hold_back
 from astkit.datasets.table import Table
-from astkit.rng import permutation
 
 SHARE = 0.2
 """Of the units of a target, set aside for validation where no other rows are given."""
@@ -99,9 +98,9 @@ def some_rows(data: Any, rows: Tensor) -> Any:
 def set_aside(
     target: Any, parts: Sequence[str], units: Any = None, in_order: bool = False
 ) -> tuple[Any, dict[str, Any]]:
-    """Hold a fifth of the units of ``target`` back for each of ``parts``, such as "validation".
+    """Hold a fifth of ``target`` back for each of ``parts``, such as "validation".
 
-    Units are groups of rows where there are any, else rows. Held back are random ones, of each
+    Units, groups of rows where there are any, stay whole. Held back are random ones, of each
     class the same share; or the last ones, where rows are ``in_order``, as rows of a table are
     taken to be if neighbours depend on each other. Returns the other rows, and the parts.
 
@@ -124,18 +123,10 @@ def set_aside(
         )
     if isinstance(data, Table) and groups is None and not in_order:
         in_order = autocorrelation_time(data.values.double().numpy()) > 1
-    order = torch.arange(count) if in_order else permutation(count, 0, "set aside")
-    rest, held = torch.arange(len(data)), {}
-    for place, part in enumerate(parts):
-        if labels is not None and groups is None and not in_order:
-            # a fifth of all rows, not of those that an earlier part left
-            chosen, left = stratified(labels[rest], SHARE / (1 - SHARE * place), 0, part)
-        else:
-            ends = (round(count * (1 - SHARE * end)) for end in (place + 1, place))
-            mine = torch.isin(units[rest], order[slice(*ends)])
-            chosen, left = mine.nonzero()[:, 0], (~mine).nonzero()[:, 0]
-        held[part], rest = some_rows(data, rest[chosen]), rest[left]
-    return some_rows(data, rest), held
+    # a fifth of all rows, not of those that an earlier part left
+    shares = {part: SHARE / (1 - SHARE * place) for place, part in enumerate(parts)}
+    rest, held = hold_back(units, shares, in_order, labels if groups is None else None)
+    return some_rows(data, rest), {part: some_rows(data, rows) for part, rows in held.items()}
 
 
 def shared_with_target(target: Any, **others: Any) -> list[str]:

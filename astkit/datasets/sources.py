@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -342,6 +342,39 @@ def stratified(labels: Tensor, fraction: float, *key: int | str) -> tuple[Tensor
         order = permutation(len(rows), *key, label)
         mask[rows[order[: round(fraction * len(rows))]]] = True
     return mask.nonzero().squeeze(1), (~mask).nonzero().squeeze(1)
+
+
+def hold_back(
+    units: Tensor, parts: Mapping[str, float], in_order: bool, classes: Tensor | None = None
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Rows to train on, and those held back for ``parts``, each int64 and sorted.
+
+    Args:
+        units: int64 ``[rows]``: rows of a unit stay together. Of rows ``in_order`` the last units
+            are held back, else random ones.
+        parts: of each its share of the rows that the parts before it leave.
+        classes: int64 ``[rows]``, where each row is a unit: parts hold the same share of each.
+
+    Raises ``ValueError`` where a part or the training has no rows.
+    """
+    rest, held = units.argsort(stable=True), {}
+    for part, share in parts.items():
+        own = units[rest]
+        if in_order:
+            borders = 1 + own.diff().nonzero()[:, 0]
+            if not len(borders):
+                alike = f"all rows are of one date, so none are left for {part}"
+                raise ValueError(f"{alike}: give others")
+            nearest = (borders - (1 - share) * len(own)).abs().argmin()
+            chosen = torch.arange(len(own)) >= borders[nearest]
+        else:
+            here = own.unique()
+            kinds = torch.zeros_like(here) if classes is None else classes[here]
+            chosen = torch.isin(own, here[stratified(kinds, share, 0, part)[0]])
+        if not chosen.any() or chosen.all():
+            raise ValueError(f"no rows are left for {part}: give more rows, or more groups")
+        held[part], rest = rest[chosen].sort().values, rest[~chosen]
+    return rest.sort().values, held
 
 
 def carve(data: Images, fraction: float, part: str, seed: int = 0) -> tuple[Images, Images]:

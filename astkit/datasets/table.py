@@ -285,7 +285,7 @@ class Table(Dataset[tuple[Tensor, Tensor]]):
 
         label = pd.Series(self.values.numpy(), name=self.label.name)
         columns = pd.concat([self.frame, label], axis=1)
-        return pd.util.hash_pandas_object(columns, index=False).to_numpy(np.uint64)
+        return pd.util.hash_pandas_object(columns, index=False).to_numpy().view(np.int64)
 
     def take(self, rows: Tensor) -> Self:
         """The selected ``rows``, int64 ``[n]``."""

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from astkit.datasets.joined import set_aside
-from astkit.datasets.sources import stratified
+from astkit.datasets.sources import hold_back
 from astkit.datasets.table import Table, named_groups
 from astkit.datasets.table_cells import MISSING
 from astkit.datasets.table_label import Label, without
@@ -92,21 +92,28 @@ def divide_table(
     if len(kept) < FEWEST:
         raise ValueError(f"{len(kept)} rows are left: give at least {FEWEST}")
     frame = rows.frame[list(dict.fromkeys(needed))].iloc[kept]
-    if target is not None:
-        parts = {"train": kept}
-    elif date is not None or in_order:
-        kept, units = _ordered(frame, kept, date)
-        parts = _last(kept, units, [part for part in ("test", "validation") if part not in given])
-    else:
-        parts = _random(frame, kept, whole, groups, given)
-        notes += _dated(rows.frame, parts, (label, groups, *drop))
+    lacking = [part for part in ("test", "validation") if part not in given]
+    ordered = date is not None or in_order
+    parts = {"train": kept}
+    if target is None:
+        units, classes = np.arange(len(kept)), None
+        if ordered:
+            kept, units = _ordered(frame, kept, date)
+        elif groups is not None:
+            units = named_groups(frame[groups])
+        elif whole.task == "classes":
+            classes = whole.values(frame[label])
+        of_rows = torch.from_numpy(np.unique(units, return_inverse=True)[1])
+        rest, aside = hold_back(of_rows, dict.fromkeys(lacking, HELD), ordered, classes)
+        parts = {part: kept[places.numpy()] for part, places in ({"train": rest} | aside).items()}
+        if not ordered:
+            notes += _dated(rows.frame, parts, (label, groups, *drop))
     left_out = [each for each in drop if each in rows.frame]
     taken = given | {part: rows.take(places) for part, places in parts.items()}
     said = rows.notes
     del rows  # else a large table would be in memory twice
     train = Table(taken.pop("train"), label, task=whole.task, drop=left_out, groups=groups)
     tables: dict[str, Table] = {}
-    lacking = [part for part in ("test", "validation") if part not in given]
     if target is not None and lacking:
         tables |= _aside(taken.pop("target"), train, lacking, date, in_order)
     tables |= {part: Table(table, like=train) for part, table in taken.items()}
@@ -184,38 +191,3 @@ def _ordered(frame: pd.DataFrame, kept: Places, date: str | None) -> tuple[Place
     order = np.argsort(moments.to_numpy(), kind="stable")
     days = moments.dt.floor("D") if moments.dtype.kind == "M" else moments
     return kept[order], days.to_numpy()[order]
-
-
-def _last(kept: Places, units: Any, wanted: Sequence[str]) -> dict[str, Places]:
-    """The last rows for each of the parts ``wanted``, the first of them the very last."""
-    parts = {}
-    for part in wanted:
-        starts = np.flatnonzero(units[1:] != units[:-1]) + 1
-        if not len(starts):
-            raise ValueError(f"all rows are of one date, so none are left for {part}: give others")
-        border = int(starts[np.abs(starts - (1 - HELD) * len(kept)).argmin()])
-        parts[part] = kept[border:]
-        kept, units = kept[:border], units[:border]
-    return {**parts, "train": kept}
-
-
-def _random(
-    frame: pd.DataFrame, kept: Places, label: Label, groups: str | None, given: dict[str, TableRows]
-) -> dict[str, Places]:
-    """Random rows, of each class the same share, or whole groups for each part not given."""
-    units, classes = np.arange(len(kept)), torch.zeros(len(kept)).long()
-    if groups is not None:
-        units = np.unique(named_groups(frame[groups]), return_inverse=True)[1]
-    elif label.task == "classes":
-        classes = label.values(frame[label.name])
-    parts = {}
-    for part in ("test", "validation"):
-        if part in given:
-            continue
-        here = np.unique(units)
-        chosen, others = stratified(classes[here], HELD, 0, part)
-        if not len(chosen) or not len(others):
-            raise ValueError(f"no rows are left for {part}: give more rows, or more groups")
-        held = np.isin(units, here[chosen])
-        parts[part], kept, units = kept[held], kept[~held], units[~held]
-    return {**parts, "train": kept}

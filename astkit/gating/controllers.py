@@ -178,7 +178,6 @@ class LogIntegral(ScaleFree):
     def __init__(self, rate: float, gain: float | str = 0.5) -> None:
         super().__init__(rate)
         self.density: float | None = None
-        self._gain = 0.5  # initial value for "auto"
         self.gain = gain
 
     @property
@@ -190,18 +189,11 @@ class LogIntegral(ScaleFree):
 
     @gain.setter
     def gain(self, gain: float | str) -> None:
-        if not isinstance(gain, str):
-            self._gain = check_number("gain", gain, ABOVE_0)
-        elif gain != "auto":
+        if isinstance(gain, str) and gain != "auto":
             raise ValueError(f'gain is {gain!r}: give {ABOVE_0}, or "auto"')
-        else:
-            self._gain = 0.5
+        # "auto" starts at 0.5
+        self._gain = 0.5 if gain == "auto" else check_number("gain", gain, ABOVE_0)
         self.auto = gain == "auto"
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        if self.auto:  # the state has what it arrived at
-            self.gain = "auto"
 
     def moved(self, value: float, measured_rate: float, scores: Tensor) -> float:
         if self.auto and len(scores) > 1:

@@ -83,9 +83,9 @@ class Epoch:
     A round has an equal part of the epoch's shuffled rows as candidates. Planned rows are appended
     to those of the rounds before, so that rows that filled no batch come first in the next round.
 
-    ``planner`` is a `Policy`; ``None`` takes all rows in the given order. For the other arguments
-    see `RunInfo`. Of `joined` data a planner sees the old rows alone, unless it draws from those of
-    the target too.
+    ``planner`` is a `Policy`; ``None`` where all rows are taken in order, without a plan. For the
+    other arguments see `RunInfo`. Of `joined` data a planner sees the old rows alone, unless it
+    draws from those of the target too.
 
     Attributes:
         draws: rows of an epoch of dense training; ``samples``: those that the planner may draw.
@@ -137,9 +137,8 @@ class Epoch:
 
         ``order``: int64 ``[draws]``, the shuffled rows of this epoch.
         """
-        rows, chosen = self._candidates(order), None
-        if self.planner is not None:
-            chosen = self.planner.plan(self.run_info(order, progress))
+        run = self.run_info(order, progress)
+        chosen, rows = self.planner.plan(run), run.rows
         self.planned += 1
         if chosen is None:
             chosen = Selection(rows)
@@ -152,12 +151,9 @@ class Epoch:
 
     def run_info(self, order: Tensor, progress: float) -> RunInfo:
         """What the policy is told at the start of the next round; see `plan`."""
-        rows, place = self._candidates(order), (self.number, self.planned, progress)
-        return RunInfo(self.samples, rows, *place, seed=self.planner.seed, **self.facts)
-
-    def _candidates(self, order: Tensor) -> Tensor:
-        places = (len(order) * part // self.rounds for part in (self.planned, self.planned + 1))
-        return order[slice(*places)]
+        first, end = (len(order) * part // self.rounds for part in (self.planned, self.planned + 1))
+        place = (self.number, self.planned, progress)
+        return RunInfo(self.samples, order[first:end], *place, seed=self.planner.seed, **self.facts)
 
     def occurrences(self, part: slice) -> Tensor | None:
         """How often each row of ``part`` came before in this epoch, int64; ``None`` for never."""

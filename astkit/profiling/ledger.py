@@ -164,11 +164,6 @@ class Ledger:
         if evaluated:
             flops.evaluation += cost.scoring.per_row * evaluated + cost.scoring.fixed * passes
 
-    def note_helper(self, cost: BatchFlops, rows: int) -> None:
-        """Add a scoring pass of a second model over ``rows`` rows."""
-        self.uncounted.update(cost.uncounted)
-        self.flops.helper += cost.scoring(rows)
-
     def pool(self) -> None:
         """Sum samples and FLOPs over the processes since the last call; each must call it."""
         if distributed.world() == 1:

@@ -204,7 +204,7 @@ class Rates:
             factor *= self.config.lr_factor(progress)
         elif self.steps is not None:
             self._schedule(int(progress * self.steps + 1e-6))
-        self._multiply(factor)
+        self.multiply(factor)
         self.lr = self.optimizer.param_groups[0]["lr"]
 
     def after_step(self) -> None:
@@ -212,11 +212,8 @@ class Rates:
         if self.scheduler is not None and self.steps is None:
             self._schedule(self.taken + 1)
 
-    def restore(self) -> None:
-        """Give the optimizer the rates of its scheduler, or its own."""
-        self._multiply(1.0)
-
-    def _multiply(self, factor: float) -> None:
+    def multiply(self, factor: float) -> None:
+        """Give the optimizer the rates of its scheduler, or its own, times ``factor``."""
         rates = self.base if self.scheduler is None else self.scheduler.get_last_lr()
         for group, lr in zip(self.optimizer.param_groups, rates, strict=True):
             group["lr"] = lr * factor
@@ -224,7 +221,7 @@ class Rates:
     def _schedule(self, steps: int) -> None:
         """Step the scheduler until it has taken so many steps."""
         assert self.scheduler is not None
-        self._multiply(1.0)  # schedulers compute the next rate from the latest one
+        self.multiply(1.0)  # schedulers compute the next rate from the latest one
         while self.taken < steps:
             self.scheduler.step()
             self.taken += 1
@@ -288,16 +285,12 @@ class Budget:
             )
 
     def spent(self, epochs: float, ledger: Ledger, steps: int = 0) -> float:
-        """Fraction of the budget spent after ``epochs`` epochs and ``steps`` batches, in [0, 1].
-
-        See `check` for errors.
-        """
+        """Fraction of the budget spent after ``epochs`` epochs and ``steps`` batches, in [0, 1]."""
         if self.epochs is not None:
             share = epochs / self.epochs
         elif self.steps is not None:
             share = steps / self.steps
         elif self.flops is not None:
-            self.check(ledger)
             share = ledger.flops.total / self.flops
         elif self.rows is not None:
             share = (ledger.samples.trained + ledger.samples.scored) / self.rows

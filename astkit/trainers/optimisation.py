@@ -16,6 +16,7 @@ from astkit import distributed
 from astkit.datasets.batch import Batch, call, join, tensors
 from astkit.gating.losses import Criterion, row_losses
 from astkit.gating.selection import Predictions, predictions
+from astkit.profiling.flops import BatchFlops
 from astkit.profiling.ledger import Ledger
 from astkit.progress import warn
 from astkit.trainers.config import Rates, TrainConfig
@@ -205,7 +206,8 @@ class Optimisation:
         optimizer: built on ``model``'s parameters; AdamW from ``config`` by default.
         scheduler: a torch scheduler of ``optimizer``, stepped after each optimizer step, in place
             of ``config.schedule``.
-        ledger: measures the time of forward, backward and optimizer separately.
+        ledger: measures the time of forward, backward and optimizer separately, and counts the
+            rows whose gradients are discarded by a skipped step.
         watching: whether to keep what the model predicts for the rows, see `take_predictions`.
         schedule_steps, lr_scale: steps that the scheduler takes in the whole run, and a factor on
             all learning rates, see `Rates`.
@@ -260,7 +262,6 @@ class Optimisation:
         self.watching = watching
         self.steps = self.skipped = self.replayed = 0
         self.undecided = bool(config.graphs)
-        self._lost = 0
         self._predictions: list[Predictions] = []
 
     # --- training ---
@@ -475,7 +476,8 @@ class Optimisation:
             overflow = self.scaler.get_scale() < before
             self.skipped += overflow
             self.steps += not overflow
-            self._lost += self.accumulated.rows if overflow else 0
+            if overflow:  # the last batch is counted as trained on after this
+                self.ledger.note(BatchFlops(), overflowed=self.accumulated.rows)
         else:
             if self.finite.broken is not None:
                 self.optimizer.found_inf = self.finite.broken.float()  # type: ignore[attr-defined]
@@ -483,18 +485,13 @@ class Optimisation:
             self.steps += 1
         return True
 
-    def take_lost(self) -> int:
-        """Rows whose gradients were discarded by skipped steps since the last call."""
-        lost, self._lost = self._lost, 0
-        return lost
-
     def release(self) -> None:
         """Leave the optimizer and the gradients as they were before the run; free the graphs."""
         if self.passes.graphs is not None:
             self.passes.graphs.drop()
         self.passes.use(None)
         self.undecided = bool(self.passes.config.graphs)
-        self.rates.restore()
+        self.rates.multiply(1.0)
         if hasattr(self.optimizer, "found_inf"):  # else it would never step again
             del self.optimizer.found_inf
         if not self.accumulated.rows:
@@ -557,7 +554,7 @@ class Optimisation:
                 self.scaler.scale(torch.zeros((), device=next(self.model.parameters()).device))
             for name, parameter in self.model.named_parameters():
                 if name in accumulated["gradients"]:
-                    gradient = accumulated["gradients"][name].to(parameter.device, parameter.dtype)
+                    gradient = accumulated["gradients"][name]
                     parameter.grad = torch.empty_like(parameter).copy_(gradient)  # likewise
 
 

@@ -35,8 +35,9 @@ class Steering:
 
     def __init__(self, policy: Policy, replay: Iterable[Event | Mapping[str, Any]] = ()) -> None:
         self.policy, self.events = policy, list[Event]()
-        given = [each if isinstance(each, Event) else _event(**each) for each in replay]
-        self.replay = sorted(given, key=lambda event: event.step)
+        given = [asdict(each) if isinstance(each, Event) else each for each in replay]
+        events = [Event(each["step"], each["name"], each["value"]) for each in given]
+        self.replay = sorted(events, key=lambda event: event.step)
         for event in self.replay:
             self._check(event.name)
         self.requested: dict[str, Any] = {}
@@ -97,7 +98,3 @@ class Steering:
         """Restore ``state``."""
         self.events = [Event(**each) for each in state["events"]]
         self.requested = dict(state["requested"])
-
-
-def _event(step: int, name: str, value: Any, **rest: Any) -> Event:
-    return Event(step, name, value)  # of a record, which holds more

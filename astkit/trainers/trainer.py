@@ -481,8 +481,8 @@ class Trainer:
         if cost is None:
             with self.ledger.paused():
                 cost = self.costs.add(model, batch, self.count_flops)
-            self.ledger.uncounted.update(cost.uncounted)
-            self.budget.check(self.ledger)
+        self.ledger.uncounted.update(cost.uncounted)
+        self.budget.check(self.ledger)
         return cost
 
     def may_spend(self) -> float | None:
@@ -502,7 +502,6 @@ class Trainer:
             trained=trained,
             skipped=rows - trained,
             passes=passes,
-            overflowed=self.optimisation.take_lost(),
             padded=None if chosen is None else chosen.padding,
             dense=rows / share,
             dense_passes=(passes if rows == trained else self.passes(rows)) / share,
@@ -540,7 +539,7 @@ class Trainer:
         if model is self.model:
             self.ledger.note(self.cost(batch), scored=rows, passes=self.passes(rows))
         else:
-            self.ledger.note_helper(self.cost(batch, model), rows)
+            self.ledger.flops.helper += self.cost(batch, model).scoring(rows)
 
     def scorable(self, batch: Batch) -> Scored:
         """``batch``, not scored yet, with its cost known: counting it would call hooks."""
@@ -588,7 +587,6 @@ class Trainer:
         with self.ledger.clock("training"), self.ledger.phase("optimizer"):
             self.optimisation.flush()
             self.policy.exchange()
-        self.ledger.note(BatchFlops(), overflowed=self.optimisation.take_lost())
         self.report()
         number = self.epoch + 1  # counted from 1
         self.batches.end_epoch()

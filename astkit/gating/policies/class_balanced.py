@@ -6,7 +6,6 @@ import torch
 
 from astkit import rng
 from astkit.checks import check_number
-from astkit.gating.policies.last_loss import labels_of_run
 from astkit.gating.policy import Policy, PolicyCard, RunInfo, Selection
 
 
@@ -32,7 +31,19 @@ class ClassBalanced(Policy):
         self.rate, self.seed = check_number("rate", rate), seed
 
     def plan(self, run: RunInfo) -> Selection:
-        labels = labels_of_run(self, run)[run.rows]
+        name = type(self).__name__
+        if run.classes is False:
+            raise ValueError(
+                f"{name} chooses by class, but the criterion takes the targets as numbers: use a"
+                " policy that needs no classes, such as InfoBatch, or a criterion over classes"
+            )
+        if run.labels is None or bool((run.labels < 0).any()):
+            held = "no class labels" if run.labels is None else f"the label {int(run.labels.min())}"
+            raise ValueError(
+                f"{name} chooses by class, but the data set holds {held}: give it an attribute"
+                " labels with one class number of 0 or more for each sample"
+            )
+        labels = run.labels.unique(return_inverse=True)[1][run.rows]  # numbered without gaps
         count = max(1, round(self.rate * len(run.rows)))
         key = (run.seed, "class_balanced", run.epoch, run.round)
         order = rng.permutation(len(labels), *key)

@@ -43,23 +43,3 @@ def ending(run: RunInfo, rounds: int, delta: float) -> bool:
         return delta == 0
     epochs = (run.epoch + run.round / rounds) / run.progress
     return run.epoch >= math.floor(delta * epochs + 1e-6)
-
-
-def labels_of_run(policy: Policy, run: RunInfo) -> Tensor:
-    """The class labels of all samples, int64 ``[samples]``, numbered without gaps.
-
-    Raises ``ValueError`` if the data set has no labels or a negative one.
-    """
-    if run.classes is False:
-        raise ValueError(
-            f"{type(policy).__name__} chooses by class, but the criterion takes the targets as"
-            " numbers: use a policy that needs no classes, such as InfoBatch, or a criterion over"
-            " classes"
-        )
-    if run.labels is None or bool((run.labels < 0).any()):
-        labels = "no class labels" if run.labels is None else f"the label {int(run.labels.min())}"
-        raise ValueError(
-            f"{type(policy).__name__} chooses by class, but the data set holds {labels}: give it an"
-            " attribute labels with one class number of 0 or more for each sample"
-        )
-    return run.labels.unique(return_inverse=True)[1]
