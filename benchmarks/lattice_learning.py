@@ -117,8 +117,9 @@ def rotated(task: LatticeTask, seed: int = 0) -> LatticeTask:
     """
     draws = torch.randn(task.dim, task.dim, generator=rng.generator(seed, "rotation"))
     q, r = torch.linalg.qr(draws)
-    y = task.train.x.float() @ (q * r.diagonal().sign()).T
-    return LatticeTask("rotation", replace(task.train, y=y), replace(task.validation, y=y))
+    rotation = (q * r.diagonal().sign()).T
+    train, held = (replace(part, y=part.x @ rotation) for part in (task.train, task.validation))
+    return LatticeTask("rotation", train, held)
 
 
 def settings_of(arm: Arm) -> str:

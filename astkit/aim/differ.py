@@ -288,9 +288,12 @@ class Regression:
     def __init__(self, x: Array, y: Array) -> None:
         from sklearn.ensemble import HistGradientBoostingRegressor
         from sklearn.linear_model import Ridge
+        from sklearn.pipeline import make_pipeline
+        from sklearn.preprocessing import StandardScaler
 
         filled = np.nan_to_num(x, posinf=0.0, neginf=0.0)
-        self.linear = Ridge(1e-3 * len(x)).fit(filled, y)
+        # the penalty is one of units of a column's deviation
+        self.linear = make_pipeline(StandardScaler(), Ridge(1e-3 * len(x))).fit(filled, y)
         rest = y - self.linear.predict(filled).reshape(y.shape)
         self.edges = bin_edges(x)
         bins = binned(x, self.edges)

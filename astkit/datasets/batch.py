@@ -68,12 +68,7 @@ def as_batch(item: Any, index: Tensor | None = None) -> Batch:
     if isinstance(item, tuple | list) and not hasattr(item, "_fields") and item:
         parts = list(item)
         inputs = parts[0] if len(parts) < 3 else Args(parts[:-1])
-        targets = parts[-1]
-        if isinstance(targets, Tensor):
-            targets = integers(targets)
-        elif any(each.dtype in _INTEGERS for each in tensors(targets)):
-            targets = map_tensors(integers, targets)
-        batch = Batch(index, inputs, targets if len(parts) > 1 else inputs)
+        batch = Batch(index, inputs, map_tensors(integers, parts[-1]) if parts[1:] else inputs)
     else:
         labels = item.get("labels") if isinstance(item, Mapping) else None
         if isinstance(labels, Tensor) and labels.dtype in _INTEGERS:

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from astkit import rng
-from astkit.checks import PART, check_count, check_number
+from astkit.checks import PART, check_choice, check_count, check_number
 from astkit.datasets.images import Images
 from astkit.datasets.sources import stratified
 from astkit.names import resolve
@@ -234,9 +234,8 @@ def drift(seed: int, target: int = TARGET, kind: str = "law", data: str = "table
     so that all rows are relevant. ``data``: "table", see `friedman_table`; "series", see `series`.
     """
     made = {"table": friedman_table, "series": series}
-    if data not in made or kind not in DRIFTS:
-        known = f"{', '.join(made)}, and of {', '.join(DRIFTS)}"
-        raise ValueError(f"data is {data!r} and kind {kind!r}: choose of {known}")
+    check_choice("data", data, made)
+    check_choice("kind", kind, DRIFTS)
     older = torch.arange(ROWS + target + TESTED) < OLDER * ROWS
     x, y = made[data](older, kind, rng.generator(seed, "drift", data, kind))
     train, validation, test = (

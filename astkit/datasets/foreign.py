@@ -149,39 +149,36 @@ class ForeignLoader:
             raise ValueError(f"the loader yielded no batch: {remedy}")
 
 
-def convertible(loader: Any) -> bool:
-    """Whether a `Loader` over the dataset of ``loader`` yields the same rows in the same batches.
+def open_data(data: Any) -> Any:
+    """A torch DataLoader as a `Loader`, if that yields the same rows in the same batches.
 
-    So it is for a torch DataLoader that loads each row once, in order or shuffled. A subclass with
-    its own ``__iter__``, which may change batches (mixup), has to be iterated itself, and so has a
-    loader of `indexed` data whose ``collate_fn`` may use the indices.
+    So it is for one that loads each row once, in order or shuffled. Anything else is returned
+    unchanged: a subclass with its own ``__iter__``, which may change batches (mixup), has to be
+    iterated itself, and so has a loader of `indexed` data whose ``collate_fn`` may use the indices.
     """
-    if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
-        return False
-    sampler: Any = loader.sampler
-    return (
-        type(loader).__iter__ is DataLoader.__iter__
-        and loader.batch_size is not None
+    if not isinstance(data, DataLoader) or isinstance(data.dataset, IterableDataset):
+        return data
+    size = data.batch_size
+    sampler: Any = data.sampler
+    rows: Any = data.dataset
+    stacks = data.collate_fn is default_collate
+    same_batches = (
+        type(data).__iter__ is DataLoader.__iter__
         and type(sampler) in (RandomSampler, SequentialSampler)
         and not getattr(sampler, "replacement", False)
-        and len(sampler) == len(loader.dataset)  # type: ignore[arg-type]
-        and not (loader.num_workers and loader.worker_init_fn)
-        and not (isinstance(loader.dataset, Indexed) and loader.collate_fn is not default_collate)
+        and len(sampler) == len(rows)
+        and not (data.num_workers and data.worker_init_fn)
+        and (stacks or not isinstance(rows, Indexed))
     )
-
-
-def open_data(data: Any) -> Any:
-    """A torch DataLoader that loads each row once as a `Loader`; anything else unchanged."""
-    if not convertible(data):
+    if size is None or not same_batches:
         return data
-    collate = data.collate_fn
     return Loader(
-        getattr(data.dataset, "indexed_data", data.dataset),  # it provides indices itself
-        data.batch_size,
-        shuffle=isinstance(data.sampler, RandomSampler),
+        rows.indexed_data if isinstance(rows, Indexed) else rows,  # it provides indices itself
+        size,
+        shuffle=isinstance(sampler, RandomSampler),
         num_workers=data.num_workers,
         drop_last=data.drop_last,
-        collate_fn=None if collate is default_collate else collate,
+        collate_fn=None if stacks else data.collate_fn,
     )
 
 

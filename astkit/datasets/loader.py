@@ -34,7 +34,7 @@ from torch.utils.data import (
 )
 
 from astkit import distributed
-from astkit.checks import check_count
+from astkit.checks import check_choice, check_count
 from astkit.datasets.batch import Batch, as_batch
 from astkit.datasets.images import Images
 from astkit.datasets.mapped import MappedImages
@@ -191,13 +191,11 @@ class Loader:
     def _statistics(self) -> tuple[Tensor, Tensor]:
         """Mean and deviation of ``normalize``: float64 ``[C, 1, 1]`` or ``[1, 1, 1]``."""
         given = (0.0, 1.0) if self._normalize is None else self._normalize
-        with suppress(TypeError, ValueError, RuntimeError):  # no pair, or no numbers
+        with suppress(TypeError, ValueError, RuntimeError):  # no pair, no numbers, unlike lengths
             pair = (torch.as_tensor(part, dtype=torch.float64) for part in given)
             mean, std = (part.cpu().view(-1, 1, 1) for part in pair)
-            sizes = {len(mean), len(std)} - {1}
-            fits = (
-                sizes <= {self.data.shape[0]} if isinstance(self.data, Images) else len(sizes) < 2
-            )
+            channels, _, _ = torch.broadcast_shapes(mean.shape, std.shape)
+            fits = not isinstance(self.data, Images) or channels in (1, self.data.shape[0])
             if fits and bool((mean.isfinite() & std.isfinite() & (std > 0)).all()):
                 return mean, std
         wanted = "pass (mean, std), each a number or one for each channel of the images"
@@ -440,8 +438,7 @@ class Augment:
     def __init__(self, names: Sequence[str] = ()) -> None:
         self.names = tuple(names)
         for name in self.names:
-            if name not in AUGMENTATIONS:
-                raise ValueError(f"augment has {name!r}; choose from 'crop', 'flip'.")
+            check_choice("augment", name, AUGMENTATIONS)
 
     def draw(self, rows: Tensor, again: Tensor, seed: int, epoch: int) -> Tensor:
         """Random numbers of rows: float32 ``[3, N]``; a call for a whole pass is cheapest.

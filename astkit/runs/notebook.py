@@ -74,10 +74,9 @@ class Notebook:
         sequence = isinstance(default, list | tuple) and isinstance(value, list)
         number = isinstance(default, float) and type(value) is int
         if not (default is None or type(value) is type(default) or sequence or number):
-            kind, example = (
-                type(default).__name__,
-                [value] if isinstance(default, list) else default,
-            )
+            kind, example = type(default).__name__, default
+            if isinstance(default, list):
+                example = [value]
             other = f"{name} is {value!r}, but its default in {self.path.name} is {default!r}"
             raise ValueError(f"{other}: give a {kind}, such as {example!r}")
         with suppress(TypeError, ValueError):

@@ -6,6 +6,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from astkit.checks import check_choice
+
 if TYPE_CHECKING:
     from IPython.display import Markdown
     from matplotlib.figure import Figure
@@ -63,8 +65,7 @@ def start(preset: str, threads: int = 0, out: str | os.PathLike[str] = "") -> Se
     from astkit.runs.record import FOLDER, Record
     from astkit.stamp import describe, stamp
 
-    if preset not in PRESETS:
-        raise ValueError(f"preset is {preset!r}: choose one of {', '.join(PRESETS)}")
+    check_choice("preset", preset, PRESETS)
     display(Markdown("*The answer is computed below.*"), display_id=_ANSWER)
     if threads:
         torch.set_num_threads(threads)

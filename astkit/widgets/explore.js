@@ -147,3 +147,5 @@ function render({ model, el }) {
   el.replaceChildren(make("h2", { textContent: title }), bar, said, detail, grid, more);
   update();
 }
+
+export default { render };

@@ -19,6 +19,7 @@ import numpy as np
 from PIL import Image
 
 from astkit.files import plain_values, write_atomic
+from astkit.widgets import frontend
 from astkit.widgets.plots import pixels
 
 SIDE = 96  # largest side of an embedded picture, in pixels
@@ -68,21 +69,11 @@ class Explorer:
         return write_atomic(path, self.page())
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
-        try:
-            import anywidget
-            import traitlets
-        except ImportError:
+        if self._widget is None:
+            self._widget = frontend.widget("explore", content=self.content)
+        if self._widget is None:
             frame = f'<iframe srcdoc="{escape(self.page())}" width="100%" height="600"></iframe>'
             return {"text/html": frame, "text/plain": "<Explorer>"}
-
-        if self._widget is None:
-
-            class Samples(anywidget.AnyWidget):
-                _esm = _SCRIPT + "\nexport default { render };\n"
-                _css = _STYLE
-                content = traitlets.Dict().tag(sync=True)
-
-            self._widget = Samples(content=self.content)
         return self._widget._repr_mimebundle_(**kwargs)
 
 

@@ -1,11 +1,11 @@
-"""Detect a notebook's front end."""
+"""A notebook's front end: what it shows, and the widgets of this folder."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from typing import Literal
+from contextlib import suppress
+from importlib.resources import files
+from typing import Any, Literal
 
 from astkit.progress import kernel
 
@@ -23,6 +23,23 @@ def mode(live: bool | None = None) -> Literal["off", "headless", "ask"]:
     return "ask" if live or parent is None or parent("shell").get("metadata") else "headless"
 
 
+def widget(name: str, **content: Any) -> Any:
+    """A widget of the script and the style ``name`` of this folder; ``None`` without anywidget.
+
+    ``content``: what its script finds in ``model``.
+    """
+    try:
+        import anywidget
+        import traitlets
+    except ImportError:
+        return None
+    room = files("astkit.widgets")
+    parts = {"_esm": room.joinpath(f"{name}.js"), "_css": room.joinpath(f"{name}.css")}
+    members: dict[str, Any] = {key: path.read_text() for key, path in parts.items()}
+    members |= {key: traitlets.Any().tag(sync=True) for key in content}
+    return type("Widget", (anywidget.AnyWidget,), members)(**content)
+
+
 def has_loop() -> bool:
     """Whether an event loop runs here, as in a kernel's main thread."""
     with suppress(RuntimeError):
@@ -38,17 +55,6 @@ def in_cell() -> bool:
     return bool(parent("shell").get("header", {}).get("msg_type") == "execute_request")
 
 
-@contextmanager
-def between_cells(busy: Callable[[], None], free: Callable[[], None]) -> Iterator[None]:
-    """Within the block, call ``busy`` before each cell of the notebook and ``free`` after it."""
-    events = getattr(getattr(kernel(), "shell", None), "events", None)
-    if events is None:
-        yield
-        return
-    events.register("pre_execute", busy)
-    events.register("post_execute", free)
-    try:
-        yield
-    finally:
-        events.unregister("pre_execute", busy)
-        events.unregister("post_execute", free)
+def cell_events() -> Any:
+    """IPython's events before and after each cell of the notebook; ``None`` elsewhere."""
+    return getattr(getattr(kernel(), "shell", None), "events", None)

@@ -7,8 +7,9 @@ import signal
 import threading
 import time
 from collections.abc import Generator, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict
+from itertools import starmap
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -92,14 +93,18 @@ class Run:
             self._busy = False
             screen.expect()
 
-        cells = ExitStack()
-        cells.enter_context(frontend.between_cells(busy, free))
         self._busy = frontend.in_cell()
         RUNNING[self.trainer] = self
-        self._task = asyncio.get_running_loop().create_task(self._train(screen, pace, cells))
+        self._task = asyncio.get_running_loop().create_task(self._train(screen, pace))
+        events = frontend.cell_events()
+        if events is not None:
+            heard = {"pre_execute": busy, "post_execute": free}
+            for each in heard.items():
+                events.register(*each)
+            self._task.add_done_callback(lambda _: [*starmap(events.unregister, heard.items())])
 
-    async def _train(self, screen: Any, pace: float | None, cells: ExitStack) -> None:
-        with cells, self._training(screen):
+    async def _train(self, screen: Any, pace: float | None) -> None:
+        with self._training(screen):
             await self._turn(screen, 0.0)
             with closing(self.trainer.steps()) as steps:
                 for record in () if self._over() else steps:

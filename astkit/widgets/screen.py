@@ -7,13 +7,13 @@ import math
 import sys
 import time
 from bisect import bisect_right
-from importlib.resources import files
 from typing import Any, Literal
 
 import numpy as np
 
 from astkit.gating import Gate
 from astkit.names import REGISTRIES, registered
+from astkit.widgets import frontend
 from astkit.widgets.board import LiveBoard
 from astkit.widgets.run import Run
 
@@ -26,21 +26,6 @@ UNHEARD = f"no controls, since the front end shows no widget: {STEER}"
 NOT_INSTALLED = f"no controls, since anywidget is not installed: {STEER}"
 
 _TEXT = "<LiveBoard>"  # constant: readers of notebooks compare the text of two runs
-
-
-def _widget() -> Any:
-    """A widget of the board; ``None`` without anywidget."""
-    try:
-        import anywidget
-    except ImportError:
-        return None
-    room = files("astkit.widgets")
-
-    class Controls(anywidget.AnyWidget):
-        _esm = room.joinpath("board.js").read_text()
-        _css = room.joinpath("board.css").read_text()
-
-    return Controls()
 
 
 class Screen:
@@ -65,7 +50,7 @@ class Screen:
         controls: bool = False,
     ) -> None:
         self.run, self.board, self.mode = run, board, mode
-        self.widget: Any = _widget() if controls else None
+        self.widget: Any = frontend.widget("board") if controls else None
         self.note = NOT_INSTALLED if controls and self.widget is None else ""
         self.heard, self.pictures = False, self.widget is None
         self.started, self._first = time.perf_counter(), run.trainer.progress
@@ -73,8 +58,6 @@ class Screen:
         self._sent: dict[str, float] = {}  # step of the newest point sent, by series
         self._asked = True  # for all points, by a page that opens
         self._handle: Any = None
-        if mode == "off":
-            return
         if self.widget is not None:
             self.widget.on_msg(lambda _, content, buffers: self.take(content))
             self._view = {**self.widget._repr_mimebundle_()[0], "text/plain": _TEXT}

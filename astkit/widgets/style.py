@@ -16,7 +16,6 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.backend_bases import RendererBase
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 Table = pd.DataFrame | Sequence[Mapping[str, Any]]
@@ -39,7 +38,6 @@ HATCHES = ("", "////", "....", "xxxx", "----", "\\\\\\\\", "++++")
 LOOK: Any = {
     **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "hatch.color"), INK),
     **dict.fromkeys(("xtick.color", "ytick.color", "patch.edgecolor"), INK),
-    **dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), PAPER),
     "font.size": 9,
     "axes.titlesize": 10,
     "axes.spines.top": False,
@@ -49,7 +47,6 @@ LOOK: Any = {
     "grid.alpha": 0.3,
     "hatch.linewidth": 0.6,
     "legend.frameon": False,
-    "legend.fontsize": 9,
 }
 styled = matplotlib.style.context(["default", LOOK])
 """Decorator of functions that draw: applies this style."""
@@ -155,7 +152,6 @@ def picture(
     caller positions them, which is several times faster.
     """
     figure = Picture(figsize=(width, height * rows), dpi=2 * PIXELS, layout=layout)
-    FigureCanvasAgg(figure)
     for place in range(columns * rows):
         figure.add_subplot(rows, columns, place + 1)
     return figure

@@ -171,7 +171,8 @@ def test_what_cannot_be_made_is_refused_with_the_remedy() -> None:
         ("wrong_labels", data, {"share": 1.1}, "share is 1.1: give a share of 0 or more"),
         ("long_tail", data, {"factor": 0.5}, "factor is 0.5: give 1 or more"),
         ("long_tail", data, {"factor": 1e4}, "without a row: give at most 50"),
-        ("drift", None, {"kind": "labels"}, "kind 'labels': choose of table, series, and of law"),
+        ("drift", None, {"kind": "labels"}, "kind is 'labels': give one of law, columns, inputs"),
+        ("drift", None, {"data": "text"}, "data is 'text': give one of table, series"),
     ]
     for name, images, options, sentence in cases:
         with pytest.raises(ValueError, match=sentence):

@@ -14,7 +14,7 @@ from torch.utils.data import (
 
 from astkit import distributed
 from astkit.datasets import BatchSource, Images, Loader, as_loader, indexed
-from astkit.datasets.foreign import ForeignLoader, convertible, divide, resized
+from astkit.datasets.foreign import ForeignLoader, divide, open_data, resized
 from tests import build
 from tests.build import refused
 
@@ -201,7 +201,7 @@ def test_only_loaders_whose_batches_a_loader_can_make_are_converted():
         ordinary(collate_fn=list),
         ordinary(rows),
     ):
-        assert convertible(loader)
+        assert isinstance(open_data(loader), Loader)
     for other in (
         PAIRS,
         [(X, Y)],
@@ -215,7 +215,7 @@ def test_only_loaders_whose_batches_a_loader_can_make_are_converted():
         ordinary(num_workers=1, worker_init_fn=print),
         ordinary(rows, collate_fn=list),
     ):
-        assert not convertible(other)
+        assert open_data(other) is other
 
 
 def test_sources_of_a_loader_that_was_looked_at_have_passes_of_their_own():

@@ -381,7 +381,7 @@ def test_unusable_items_and_arguments():
         ({"normalize": (float("nan"), 1)}, "finite"),
         ({"normalize": (0.5, [0.1, 0.1])}, "one for each channel of the images"),
         ({"batch_size": N + 1, "drop_last": True}, "batch_size is 24, and the data have 23 rows"),
-        ({"augment": ("spin",)}, "augment has 'spin'; choose from 'crop', 'flip'"),
+        ({"augment": ("spin",)}, "augment is 'spin': give one of crop, flip"),
         ({"data": []}, "data is empty"),
         ({"data": build.as_stream(())}, "no rows to choose from"),
         ({"data": Rows(), "resident": True}, "resident is True for a Rows; pass Images"),

@@ -45,7 +45,7 @@ def test_the_answer_takes_the_place_of_what_start_has_shown() -> None:
 
 
 def test_another_preset_is_refused() -> None:
-    with pytest.raises(ValueError, match="preset is 'fast': choose one of quick, full"):
+    with pytest.raises(ValueError, match="preset is 'fast': give one of quick, full"):
         runs.start("fast")
 
 

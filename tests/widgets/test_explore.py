@@ -26,9 +26,10 @@ def test_the_page_holds_everything_and_text_stays_text(tmp_path):
 
 
 def test_a_notebook_shows_the_widget_and_without_anywidget_the_page(monkeypatch):
-    explorer = Explorer(content={"title": "A <run>", "samples": [SAMPLE], "methods": []})
-    bundle = explorer._repr_mimebundle_()
+    content = {"title": "A <run>", "samples": [SAMPLE], "methods": []}
+    bundle = Explorer(content)._repr_mimebundle_()
     assert "application/vnd.jupyter.widget-view+json" in str(bundle)
     monkeypatch.setitem(sys.modules, "anywidget", None)
+    explorer = Explorer(content)
     frame = html.unescape(explorer._repr_mimebundle_()["text/html"])
     assert explorer.page() in frame

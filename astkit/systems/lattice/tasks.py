@@ -34,62 +34,37 @@ HELD_OUT = 0.15  # share of the training part used to choose lambda
 
 @dataclass(frozen=True, eq=False)
 class Pairs(Dataset[Any]):
-    """Rows (int64 ``[K]``) of all sources ``x`` and targets ``y``, ``[N, dim]``, as a dataset.
+    """Sources ``x`` and targets ``y``, float32 ``[N, dim]`` each, as a dataset of ``(x, y)``.
 
-    ``x`` and ``y`` may be memory-mapped. An item is ``(x, y)``; with ``tokens`` of sources and
-    targets, int64 ``[N, length]`` each, it is ``(x, (y, tokens of y, x, tokens of x))``.
+    ``texts``: the text pair of each row; empty if there are none.
     """
 
     x: Tensor
     y: Tensor
-    rows: Tensor
-    tokens: tuple[Tensor, ...] = ()
+    texts: Sequence[TextPair] = ()
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self.x)
 
-    def __getitem__(self, index: int) -> Any:
-        return self.__getitems__([index])[0]
+    def __getitem__(self, index: int | Tensor) -> tuple[Tensor, Tensor]:
+        """Sources and targets of one pair, or of several (int64 ``[B]``)."""
+        return self.x[index], self.y[index]
 
-    def __getitems__(self, index: list[int]) -> list[Any]:
-        x, y = self.fetch(torch.tensor(index))
-        if not self.tokens:
-            return list(zip(x, y, strict=True))
-        source, target = (side[self.rows[index]] for side in self.tokens)
-        return list(zip(x, zip(y, target, x, source, strict=True), strict=True))
-
-    def fetch(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Sources and targets of pairs ``index`` (int64 ``[B]``), float32 ``[B, dim]`` each."""
-        rows = self.rows[index]
-        return self.x.index_select(0, rows).float(), self.y.index_select(0, rows).float()
-
-    def whole(self) -> tuple[Tensor, Tensor]:
-        """All sources and all targets, in the format of `fetch`."""
-        return self.fetch(torch.arange(len(self)))
+    fetch = __getitem__
 
 
 @dataclass(frozen=True, eq=False)
 class LatticeTask:
-    """Pairs for training and validation, parts of the same arrays.
-
-    ``texts``: the text pair of each row of the arrays; empty if there are none.
-    """
+    """Pairs for training and validation."""
 
     name: str
     train: Pairs
     validation: Pairs
-    texts: Sequence[TextPair] = ()
 
     @property
     def dim(self) -> int:
         """Length of an embedding."""
         return self.train.x.shape[1]
-
-    def texts_of(self, part: Pairs) -> list[TextPair]:
-        """The texts of ``part``; raises ``ValueError`` for a task without texts."""
-        if not self.texts:
-            raise ValueError(f"the task {self.name!r} has no texts: create it with text_task")
-        return [self.texts[row] for row in part.rows.tolist()]
 
 
 def docs_task(count: int | None = None) -> LatticeTask:
@@ -111,17 +86,22 @@ def text_task(
     """
     if isinstance(pairs, str | os.PathLike):
         pairs = read_pairs(pairs)
-    held = torch.tensor([in_validation(pair.source) for pair in pairs], dtype=torch.bool)
-    sides = [side.nonzero().squeeze(1) for side in (~held, held)]
-    if not all(map(len, sides)):
+    parts: tuple[list[TextPair], list[TextPair]] = [], []
+    for pair in pairs:
+        parts[in_validation(pair.source)].append(pair)
+    train, held = parts
+    if not train or not held:
         raise ValueError(
-            f"of {len(held)} pairs of {name!r}, {len(sides[0])} are for training and"
-            f" {len(sides[1])} for validation: give more pairs with different sources"
+            f"of {len(pairs)} pairs of {name!r}, {len(train)} are for training and"
+            f" {len(held)} for validation: give more pairs with different sources"
         )
-    train = [pairs[row] for row in sides[0].tolist()]
     embed = lsa([pair.source for pair in train] + [pair.target for pair in train], dim)
-    x, y = embed([pair.source for pair in pairs]), embed([pair.target for pair in pairs])
-    return LatticeTask(name, Pairs(x, y, sides[0]), Pairs(x, y, sides[1]), tuple(pairs))
+
+    def embedded(part: list[TextPair]) -> Pairs:
+        x, y = embed([pair.source for pair in part]), embed([pair.target for pair in part])
+        return Pairs(x, y, part)
+
+    return LatticeTask(name, embedded(train), embedded(held))
 
 
 def lsa(texts: Sequence[str], dim: int) -> Callable[[Sequence[str]], Tensor]:
@@ -193,14 +173,14 @@ def ridge(train: Pairs) -> Any:
     order = rng.permutation(len(train), 0, "ridge").numpy()
     held_out = max(1, int(HELD_OUT * len(train)))
     split = (order[held_out:], order[:held_out])
-    x, y = (side.double().numpy() for side in train.whole())
+    x, y = train.x.double().numpy(), train.y.double().numpy()
     return RidgeCV(LAMBDAS, scoring=mrr, cv=[split]).fit(x, y)
 
 
 def baselines(task: LatticeTask) -> dict[str, dict[str, float]]:
     """Validation metrics of the mean training target, a copy of the source, and `ridge`."""
-    x, y = task.validation.whole()
-    mean = task.train.whole()[1].double().mean(0)
+    x, y = task.validation.x, task.validation.y
+    mean = task.train.y.double().mean(0)
     predicted = torch.from_numpy(ridge(task.train).predict(x.double().numpy()))
     return {
         "train mean": retrieval(mean.expand_as(y), y),

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.utils.data import StackDataset, TensorDataset
 
 from astkit import rng
 from astkit.checks import check_count
 from astkit.datasets import Loader
 from astkit.systems.lattice.model import EnergyFlowLattice, LatticeConfig, LatticeOutput
-from astkit.systems.lattice.tasks import LatticeTask, retrieval
+from astkit.systems.lattice.tasks import LatticeTask, Pairs, retrieval
 from astkit.systems.lattice.text import TextBridge, Vocabulary
 from astkit.trainers import Budget, Metric, TrainConfig, Trainer
 
@@ -136,13 +136,16 @@ class LatticeTrainer(Trainer):
             lattice = EnergyFlowLattice(lattice)
         self.task, self.lattice = task, lattice
         self.bridge: TextBridge | None = None
-        train, validation, others = task.train, task.validation, None
+        parts: list[Any] = [task.train, task.validation]
+        others = None
         if contrast:
-            rows = rng.permutation(len(train), config.seed, "contrast")[:OTHERS]
-            others = train.fetch(rows)[1]
+            rows = rng.permutation(len(task.train), config.seed, "contrast")[:OTHERS]
+            others = task.train.y[rows]
         if text:
-            pairs = task.texts_of(train)
-            vocabulary = Vocabulary([side for pair in pairs for side in (pair.source, pair.target)])
+            if not task.train.texts:
+                raise ValueError(f"the task {task.name!r} has no texts: create it with text_task")
+            sides = [side for pair in task.train.texts for side in (pair.source, pair.target)]
+            vocabulary = Vocabulary(sides)
             self.bridge = getattr(lattice, "bridge", None)
             if self.bridge is None:
                 cells = lattice.config.cells
@@ -152,15 +155,13 @@ class LatticeTrainer(Trainer):
                     f"text is {text}, but the lattice's bridge knows the words of other texts: give"
                     " a new lattice"
                 )
-            sides = zip(*((pair.source, pair.target) for pair in task.texts), strict=True)
-            tokens = tuple(map(vocabulary.encode, sides))
-            train, validation = replace(train, tokens=tokens), replace(validation, tokens=tokens)
+            parts = [tokenized(part, vocabulary) for part in parts]
         self.loss = LatticeLoss(contrast, others, temperature, self.bridge, text)
-        loader = Loader(train, batch_size, seed=config.seed)
+        loader = Loader(parts[0], batch_size, seed=config.seed)
         super().__init__(
             lattice,
             loader,
-            Loader(validation, batch_size, shuffle=False),
+            Loader(parts[1], batch_size, shuffle=False),
             # half a step less than a whole number, so that rounding cannot add a step
             budget=Budget(epochs=(check_count("steps", steps) - 0.5) / len(loader)),
             config=config,
@@ -168,3 +169,11 @@ class LatticeTrainer(Trainer):
             metrics=[Metric(name, Ranks(name), higher_is_better=True) for name in METRICS],
             **options,
         )
+
+
+def tokenized(pairs: Pairs, vocabulary: Vocabulary) -> StackDataset[Any]:
+    """The targets of `LatticeLoss` with a bridge, for each source."""
+    x: Any = pairs.x
+    source = vocabulary.encode([pair.source for pair in pairs.texts])
+    target = vocabulary.encode([pair.target for pair in pairs.texts])
+    return StackDataset(x, TensorDataset(pairs.y, target, x, source))

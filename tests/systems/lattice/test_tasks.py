@@ -23,6 +23,8 @@ from astkit.systems.lattice.tasks import (
     retrieval,
     text_task,
 )
+from astkit.systems.lattice.text import Vocabulary
+from astkit.systems.lattice.training import tokenized
 from tests.build import refused
 from tests.gating.without_float64 import WithoutFloat64
 
@@ -44,7 +46,7 @@ def numbered(n: int = 40) -> list[TextPair]:
 def test_no_source_is_in_both_parts():
     task = text_task(numbered(), dim=8)
     sources = [
-        {" ".join(words(pair.source)) for pair in task.texts_of(part)}
+        {" ".join(words(pair.source)) for pair in part.texts}
         for part in (task.train, task.validation)
     ]
     assert all(sources)
@@ -56,11 +58,13 @@ def test_no_source_is_in_both_parts():
 def test_embeddings_are_fitted_to_the_training_part_alone():
     pairs = numbered()
     task = text_task(pairs, dim=8)
-    held = set(task.validation.rows.tolist())
-    other = [TextPair(p.source, "zebra " * 9) if i in held else p for i, p in enumerate(pairs)]
+    held = {pair.source for pair in task.validation.texts}
+    other = [TextPair(p.source, "zebra " * 9) if p.source in held else p for p in pairs]
     changed = text_task(other, dim=8)
-    assert torch.equal(changed.train.x, task.train.x)
-    assert torch.equal(changed.train.y[task.train.rows], task.train.y[task.train.rows])
+    assert not torch.equal(changed.validation.y, task.validation.y)
+    for ours, theirs in ((changed.train, task.train), (changed.validation, task.validation)):
+        assert torch.equal(ours.x, theirs.x)
+    assert torch.equal(changed.train.y, task.train.y)
 
 
 def slow_tfidf(texts: list[str], fitted: list[str]) -> np.ndarray:
@@ -95,25 +99,25 @@ def test_embeddings_are_projections_onto_the_leading_directions(monkeypatch):
 
 def test_batches_are_those_of_a_plain_loop():
     x, y = (torch.randn(23, 5, generator=rng.generator(key)) for key in (1, 2))
-    tokens = torch.arange(23)[:, None], -torch.arange(23)[:, None]
-    rows = torch.arange(22, 0, -2)  # 11 of 23
-    order = rng.permutation(11, 5, "order", 1).tolist()
-    batches = list(Loader(Pairs(x, y, rows), 4, seed=5).batches(1))
-    assert [batch.index.tolist() for batch in batches] == [order[:4], order[4:8], order[8:]]
+    texts = [TextPair(f"source {row}", f"target {row}") for row in range(23)]
+    order = rng.permutation(23, 5, "order", 1)
+    batches = list(Loader(Pairs(x, y), 8, seed=5).batches(1))
+    assert [batch.index.tolist() for batch in batches] == [each.tolist() for each in order.split(8)]
     for batch in batches:
-        assert torch.equal(batch.x, x[22 - 2 * batch.index])
-        assert torch.equal(batch.y, y[22 - 2 * batch.index])
-    for batch in Loader(Pairs(x, y, rows, tokens), 4, seed=5).batches(1):
-        stored = 22 - 2 * batch.index
-        parts = zip((batch.x, *batch.y), (x, y, tokens[1], x, tokens[0]), strict=True)
-        assert all(torch.equal(part, whole[stored]) for part, whole in parts)
+        assert torch.equal(batch.x, x[batch.index])
+        assert torch.equal(batch.y, y[batch.index])
+    vocabulary = Vocabulary([side for pair in texts for side in (pair.source, pair.target)], 60)
+    tokens = [vocabulary.encode([getattr(p, side) for p in texts]) for side in ("target", "source")]
+    for batch in Loader(tokenized(Pairs(x, y, texts), vocabulary), 8, seed=5).batches(1):
+        parts = zip((batch.x, *batch.y), (x, y, tokens[0], x, tokens[1]), strict=True)
+        assert all(torch.equal(part, whole[batch.index]) for part, whole in parts)
 
 
 def made(n: int = 90, dim: int = 6) -> LatticeTask:
     x, noise = (torch.randn(n, dim, generator=rng.generator(key)) for key in ("x", "noise"))
     y = x @ torch.randn(dim, dim, generator=rng.generator("w")) + noise + 2
-    rows = torch.arange(n)
-    return LatticeTask("made", Pairs(x, y, rows[: n * 2 // 3]), Pairs(x, y, rows[n * 2 // 3 :]))
+    part = n * 2 // 3
+    return LatticeTask("made", Pairs(x[:part], y[:part]), Pairs(x[part:], y[part:]))
 
 
 def slow_retrieval(predicted: np.ndarray, targets: np.ndarray) -> dict[str, float]:
@@ -145,18 +149,17 @@ def test_mean_and_copy_are_what_they_say():
     task = made()
     found = baselines(task)
     assert list(found) == ["train mean", "copy input", "ridge"]
-    x, y = (part.double().numpy() for part in task.validation.whole())
-    mean = task.train.y[task.train.rows].double().numpy().mean(0)
+    x, y = (part.double().numpy() for part in (task.validation.x, task.validation.y))
+    mean = task.train.y.double().numpy().mean(0)
     for name, predicted in (("train mean", np.tile(mean, (30, 1))), ("copy input", x)):
         assert found[name] == pytest.approx(slow_retrieval(predicted, y), abs=1e-6)
     assert found["ridge"]["mrr"] > found["train mean"]["mrr"]
 
 
 def test_wrong_arguments_are_refused():
-    bare, ones, nan = made().train, torch.ones(2, 2), torch.full((2, 2), torch.nan)
+    ones, nan = torch.ones(2, 2), torch.full((2, 2), torch.nan)
     refused(
         (lambda: text_task([TextPair("a", "b")] * 3, 2), "give more pairs with different sources"),
-        (lambda: LatticeTask("bare", bare, bare).texts_of(bare), "has no texts"),
         (lambda: docs_task(-5), "count is -5: give a whole number of 1 or more"),
         (lambda: retrieval(nan, ones), "predicted contains .*: the model has diverged"),
         (lambda: retrieval(ones, nan), "targets contains a value that is not finite"),

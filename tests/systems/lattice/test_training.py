@@ -21,8 +21,7 @@ SMALL = LatticeConfig(dim=16, width=4, height=4, depth=3, hidden=8, mapper_width
 def task(n: int = 80) -> LatticeTask:
     x = F.normalize(torch.randn(n, 16, generator=rng.generator(1)))
     y = F.normalize(torch.randn(n, 16, generator=rng.generator(2)))
-    rows = torch.arange(n)
-    return LatticeTask("made", Pairs(x, y, rows[:-16]), Pairs(x, y, rows[-16:]))
+    return LatticeTask("made", Pairs(x[:-16], y[:-16]), Pairs(x[-16:], y[-16:]))
 
 
 def texts(n: int = 60) -> LatticeTask:
@@ -47,7 +46,7 @@ def trained(lattice: Lattice, task: LatticeTask, **options: Any) -> LatticeTrain
 def test_the_metrics_of_a_pass_are_those_of_the_model():
     made = task()
     done = trained(SMALL, made, steps=2, batch_size=16)
-    x, y = made.validation.whole()
+    x, y = made.validation.x, made.validation.y
     with torch.no_grad():
         found = retrieval(done.model(x).y, y)
     record, again = done.history.epochs[-1], done.evaluate(made.validation)
@@ -61,7 +60,7 @@ def test_the_metrics_of_a_pass_are_those_of_the_model():
 def test_the_loss_of_a_row_is_that_of_a_plain_computation():
     made, lattice = task(), EnergyFlowLattice(SMALL)
     x, y = made.train.fetch(torch.arange(6))
-    others = made.train.fetch(torch.arange(10))[1]
+    others = made.train.y[:10]
     with torch.no_grad():
         out = lattice(x)
         fast = LatticeLoss(0.2, others, temperature=0.5)(out, y)
@@ -103,7 +102,7 @@ def test_a_second_trainer_goes_on_with_the_texts_of_the_first():
 
 def test_a_gate_chooses_pairs_by_their_loss():
     trainer = cpu(SMALL, task(), steps=8, batch_size=16, policy=Gate(0.25, controller="top_k"))
-    x, y = task().train.whole()
+    x, y = task().train.x, task().train.y
     record = next(steps := trainer.steps())
     assert (record.metrics["trained"], record.metrics["seen"]) == (4, 16)
     steps.close()
