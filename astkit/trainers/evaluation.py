@@ -100,13 +100,15 @@ class Metric:
         return not isinstance(self.function, Aggregate)
 
 
-Metrics = Sequence[Metric] | Metric | None
+Metrics = Mapping[str, Callable[[Any, Any], Tensor] | Aggregate] | Sequence[Metric] | Metric | None
 
 
 def as_metrics(metrics: Metrics) -> tuple[Metric, ...]:
     """The metrics as `Metric` objects; raises ``ValueError`` for what is none."""
-    several: Any = () if metrics is None else metrics
-    every: tuple[Any, ...] = tuple(several) if isinstance(several, Sequence) else (several,)
+    if isinstance(metrics, Mapping):
+        metrics = [Metric(name, function) for name, function in metrics.items()]
+    several = metrics is None or isinstance(metrics, Sequence)
+    every: tuple[Any, ...] = tuple(metrics or ()) if several else (metrics,)  # type: ignore[arg-type]
     names: set[str] = {"loss", "label", "right", "samples", "accuracy_interval"}
     for each in every:
         if not isinstance(each, Metric):
