@@ -478,8 +478,9 @@ class Trainer:
         if cost is None:
             with self.ledger.paused():
                 cost = self.costs.add(model, batch, self.count_flops)
-        self.ledger.uncounted.update(cost.uncounted)
-        self.budget.check(self.ledger)
+        if cost.uncounted:
+            self.ledger.uncounted.update(cost.uncounted)
+            self.budget.check(self.ledger)
         return cost
 
     def may_spend(self) -> float | None:
