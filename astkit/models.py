@@ -6,7 +6,7 @@ and KAGGLE_VIT_BATCHED_STANDALONE.py in oluwafemidiakhoa/adaptive-sparse-trainin
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -17,14 +17,14 @@ from astkit.names import resolve
 Shape = tuple[int, int, int]
 
 
-def build(name: str, shape: Shape, classes: int, seed: int = 0, **options: Any) -> nn.Module:
+def build(name: str, shape: Shape, classes: int, seed: int = 0) -> nn.Module:
     """The model registered as ``name``, for inputs ``shape = (channels, height, width)``.
 
     Weights depend only on ``seed``; the global RNG is unchanged. Raises ``ValueError`` for an
     unknown name.
     """
     with rng.isolated("cpu", seed, "model"):
-        return cast(nn.Module, resolve("model", name)(shape, classes, **options))
+        return cast(nn.Module, resolve("model", name)(shape, classes))
 
 
 class DigitsCNN(nn.Sequential):
@@ -71,28 +71,17 @@ class SimplifiedViT(nn.Module):
     Pixels beyond the last whole patch are not read.
     """
 
-    def __init__(
-        self,
-        shape: Shape = (3, 32, 32),
-        classes: int = 10,
-        patch: int = 4,
-        width: int = 256,
-        depth: int = 6,
-        heads: int = 8,
-        dropout: float = 0.1,
-    ):
+    def __init__(self, shape: Shape = (3, 32, 32), classes: int = 10):
         super().__init__()
-        channels, height, breadth = shape
-        patches = (height // patch) * (breadth // patch)
-        self.embed = nn.Conv2d(channels, width, patch, stride=patch)
-        self.position = nn.Parameter(torch.randn(1, patches + 1, width) * 0.02)
-        self.token = nn.Parameter(torch.zeros(1, 1, width))
-        layer = nn.TransformerEncoderLayer(
-            width, heads, 2 * width, dropout, activation="gelu", batch_first=True
-        )
-        self.encoder = nn.TransformerEncoder(layer, depth, enable_nested_tensor=False)
-        self.norm = nn.LayerNorm(width)
-        self.head = nn.Linear(width, classes)
+        channels, height, width = shape
+        patches = (height // 4) * (width // 4)
+        self.embed = nn.Conv2d(channels, 256, 4, stride=4)
+        self.position = nn.Parameter(torch.randn(1, patches + 1, 256) * 0.02)
+        self.token = nn.Parameter(torch.zeros(1, 1, 256))
+        layer = nn.TransformerEncoderLayer(256, 8, 512, 0.1, activation="gelu", batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 6, enable_nested_tensor=False)
+        self.norm = nn.LayerNorm(256)
+        self.head = nn.Linear(256, classes)
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits ``[batch, classes]`` for images ``[batch, channels, height, width]``."""

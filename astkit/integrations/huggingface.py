@@ -166,9 +166,6 @@ class PolicyTrainer(Trainer):
         return model(**{name: part for name, part in batch.items() if name not in left_out})
 
     def _chosen(self, model: nn.Module, inputs: dict[str, Any], index: Tensor | None) -> Selection:
-        if not self.policy.chooses:
-            device = next(tensors(inputs)).device
-            return Selection(torch.arange(count_rows(inputs), device=device))
         assert self.criterion is not None
         criterion = self.policy.criterion or self.criterion
 

@@ -66,26 +66,20 @@ class EnergyMeter:
             step()
         print(meter.reading("training"))
 
-    ``device`` "auto" is the available accelerator, else the CPU. Without a counter only time is
+    ``device`` "auto" is the available accelerator, else the CPU. Without a ``counter`` only time is
     measured, and each reading is ``None`` with the reason. Synchronise the device before each edge:
-    queued work is counted in the next window. A counter may wrap once in a window. ``clock``:
-    monotonic, in seconds.
+    queued work is counted in the next window. A counter may wrap once in a window.
     """
 
-    def __init__(
-        self,
-        device: str | torch.device = "cpu",
-        *,
-        counter: EnergyCounter | None = None,
-        clock: Callable[[], float] = time.perf_counter,
-    ) -> None:
-        self.counter, self._clock, self._missing = counter, clock, ""
+    def __init__(self, device: str | torch.device = "cpu") -> None:
+        self.counter: EnergyCounter | None = None
+        self._clock, self._missing = time.perf_counter, ""
         self._accounts: dict[str, _Account] = {}
         self._open, self._last, self._ended = False, "", 0.0
         if str(device) == "auto":
             device = torch.accelerator.current_accelerator(check_available=True) or "cpu"
         try:
-            self.counter = counter or _open_counter(torch.device(device))
+            self.counter = _open_counter(torch.device(device))
         except Exception as error:  # of the system, a driver or torch
             self._missing = f"no energy counter of {device} ({error})"
 

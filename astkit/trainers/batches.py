@@ -120,7 +120,9 @@ class Batches:
         return self.source.batches(number)
 
     def _part(self, first_batch: int) -> slice:
-        """The planned rows of a round that begins with a batch; the rest waits for the next one."""
+        """The rows of a round that begins with a batch; planned ones left wait for the next one."""
+        if self.epoch.planner is None:
+            return slice(0, distributed.shared_evenly(self.epoch.draws))
         size = self.source.batch_size
         first = first_batch * size
         rows = len(self.epoch.rows) - first
@@ -133,10 +135,7 @@ class Batches:
         if self.processes == 1:
             return rows
         if self.by_number:
-            size = self.source.batch_size
-            part = slice(0, distributed.shared_evenly(self.epoch.draws))
-            if self.epoch.planner is not None:
-                part = self._part(self.batch - self.taken)
+            part, size = self._part(self.batch - self.taken), self.source.batch_size
             return min(part.stop - part.start - self.taken * size, size)
         rows, with_batch = map(int, distributed.total(rows, batch is not None))
         if 0 < with_batch < self.processes:
@@ -151,11 +150,9 @@ class Batches:
         """Batches in a round that begins with a batch; of a loader, until it ends."""
         if not self.by_number:  # a new pass in the middle of an epoch is as long as the rest of it
             return length(self.source) if self.taken else math.inf
-        if self.epoch.planner is None:
-            return len(self.source)
         part, size = self._part(first_batch), self.source.batch_size
         rows = part.stop - part.start
-        return rows // size if getattr(self.source, "drop_last", False) else -(-rows // size)
+        return rows // size if self.source.drop_last else -(-rows // size)
 
     def weight(self) -> Tensor | None:
         """Loss factor of each row of the latest batch, float32 ``[rows]``; ``None`` means 1."""

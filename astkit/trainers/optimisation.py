@@ -181,12 +181,6 @@ class ForwardPasses:
             if self.device.type != "cpu":
                 torch.accelerator.empty_cache()
 
-    def use(self, graphs: StepGraphs | None) -> None:
-        """Record steps with ``graphs``, or none."""
-        self.graphs = graphs
-        if graphs is not None and self.config.graphs == "auto":
-            self.training_pass = self.wrapped  # compiling is for long steps
-
     def _whole_pass(self, batch: Batch) -> Any:
         with self.autocast():
             return self.call(self.training_pass, batch)
@@ -387,7 +381,10 @@ class Optimisation:
         if reason is not None and not automatic:
             warn(f"graphs is True, but {reason}: no step is recorded")
         if reason is None and not (automatic and flops > LAUNCH_BOUND):
-            self.passes.use(StepGraphs(self.model, self.optimizer, self.passes.device, self.ledger))
+            device = self.passes.device
+            self.passes.graphs = StepGraphs(self.model, self.optimizer, device, self.ledger)
+            if automatic:
+                self.passes.training_pass = self.passes.wrapped  # compiling is for long steps
 
     def _graph_step(
         self, batch: Batch, weight: Tensor | None, normaliser: float | Tensor
@@ -489,7 +486,7 @@ class Optimisation:
         """Leave the optimizer and the gradients as they were before the run; free the graphs."""
         if self.passes.graphs is not None:
             self.passes.graphs.drop()
-        self.passes.use(None)
+        self.passes.graphs = None
         self.undecided = bool(self.passes.config.graphs)
         self.rates.multiply(1.0)
         if hasattr(self.optimizer, "found_inf"):  # else it would never step again

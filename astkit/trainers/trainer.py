@@ -364,7 +364,7 @@ class Trainer:
         if batch.index is None:
             check_rows_known(self.policy)
         if self.targets is None:
-            self._check_rows(batch)
+            self.find_targets(batch)
         cost = self.cost(batch)
         if self.optimisation.undecided:
             self.optimisation.decide(cost.training(batch.rows))
@@ -436,13 +436,10 @@ class Trainer:
 
     # --- what a step cost and found ---
 
-    def find_targets(self) -> Targets:
-        """Check two rows, as training does; returns what their targets are."""
-        return self._check_rows(self.batches.few(2))
-
-    def _check_rows(self, batch: Batch) -> Targets:
-        """Find what the targets are, see `check_batch`; no clock runs."""
+    def find_targets(self, batch: Batch | None = None) -> Targets:
+        """What the targets are, by two rows, see `check_batch`; no clock runs."""
         forward, source = partial(self.forward, self.model), self.batches.source
+        batch = self.batches.few(2) if batch is None else batch
         with self.ledger.paused(), evaluating(self.model, self.device):
             self.targets = check_batch(forward, self.criterion, batch, source)
         self.batches.epoch.classes = self.targets.classes
@@ -453,7 +450,7 @@ class Trainer:
     def check(self) -> None:
         """Raise ``ValueError`` if data or labels lack what the policy needs, which is used up."""
         batch = self.batches.peek()
-        self._check_rows(batch)
+        self.find_targets(batch)
         if batch.index is None:
             check_rows_known(self.policy)
         if self.policy.plans:
@@ -481,8 +478,9 @@ class Trainer:
         if cost is None:
             with self.ledger.paused():
                 cost = self.costs.add(model, batch, self.count_flops)
-        self.ledger.uncounted.update(cost.uncounted)
-        self.budget.check(self.ledger)
+        if cost.uncounted:
+            self.ledger.uncounted.update(cost.uncounted)
+            self.budget.check(self.ledger)
         return cost
 
     def may_spend(self) -> float | None:
@@ -647,7 +645,7 @@ class Trainer:
                 raise ValueError(
                     "the validation data gave no batch: lower batch_size or disable drop_last"
                 )
-            targets = self.targets or self._check_rows(first)
+            targets = self.targets or self.find_targets(first)
             evaluation = Evaluation(self.criterion, self.validator.metrics, targets.logits, keep)
             for batch in chain([first], batches):
                 mine = evaluation.part(batch)

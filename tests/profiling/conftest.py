@@ -17,8 +17,10 @@ class Machine:
         self._times, self._joules = [0.0, self.now], [0.0, 50.0]
 
     def meter(self):
-        counter = EnergyCounter("fake", self.scope, self.read, self.step_s)
-        return EnergyMeter(counter=counter, clock=lambda: self.now)
+        meter = EnergyMeter()
+        meter.counter = EnergyCounter("fake", self.scope, self.read, self.step_s)
+        meter._clock = lambda: self.now
+        return meter
 
     def spend(self, seconds, watts):
         self.now += seconds

@@ -131,7 +131,8 @@ def gpu(monkeypatch):
 def measured(device, energies, set_energy):
     """The reading of windows of 12 s, one for each change of the counter."""
     clock = SimpleNamespace(now=0.0)
-    meter = EnergyMeter(device, clock=lambda: clock.now)
+    meter = EnergyMeter(device)
+    meter._clock = lambda: clock.now
     for each in energies:
         with meter.window():
             clock.now += 12.0

@@ -23,11 +23,6 @@ def cost_of(forward, backward, uncounted=()):
     return BatchFlops(PassFlops(forward), PassFlops(forward), PassFlops(backward), uncounted)
 
 
-MODELS = {
-    "digits_cnn": {},
-    "simple_cnn": {},
-    "simplified_vit": {"width": 16, "depth": 2, "heads": 2},
-}
 POLICIES = {
     "dense": None,
     "gate": Gate(0.3),
@@ -38,7 +33,7 @@ POLICIES = {
 
 def build(model, policy):
     return Trainer(
-        models.build(model, (1, 8, 8), 10, **MODELS[model]),
+        models.build(model, (1, 8, 8), 10),
         Loader(images(ROWS, classes=10), SIZE),
         Loader(images(HELD_OUT, classes=10, seed=1), SIZE),
         budget=Budget(epochs=2),

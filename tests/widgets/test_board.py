@@ -91,8 +91,9 @@ def test_the_cost_is_said_in_flops_and_in_the_units_of_the_original():
 
 def test_joules_are_a_line_on_an_axis_of_their_own_where_a_counter_rises():
     read = iter(np.arange(1e6))
-    counter = EnergyCounter("rapl", "a test", lambda: float(next(read)), 1e-9)
-    live, trainer = shown(meter=EnergyMeter(counter=counter))
+    meter = EnergyMeter()
+    meter.counter = EnergyCounter("rapl", "a test", lambda: float(next(read)), 1e-9)
+    live, trainer = shown(meter=meter)
     trainer.run()
     steps, joules = np.transpose(live.series["joules"])
     assert (np.diff(joules) > 0).all()
