@@ -33,13 +33,10 @@ class Images:
             if value.dtype != dtype or value.ndim != len(shape):
                 wrong = f"{part} is a {value.dtype} of shape {list(value.shape)}"
                 raise ValueError(f"{wrong}; pass a {dtype} tensor of shape [{', '.join(shape)}].")
-        shapes = (
-            f"images has shape {list(self.images.shape)} and labels has {len(self.labels)} rows"
-        )
-        if len(self.images) != len(self.labels) or self.images.numel() == 0:
-            raise ValueError(
-                f"{shapes}; pass at least one image with a pixel, and a label for each."
-            )
+        size, rows = list(self.images.shape), len(self.labels)
+        if len(self.images) != rows or self.images.numel() == 0:
+            remedy = "pass at least one image with a pixel, and a label for each"
+            raise ValueError(f"images has shape {size} and labels has {rows} rows; {remedy}.")
         named = f"classes names {len(self.classes)}: renumber the labels from 0, or name more"
         for label in (int(self.labels.min()), int(self.labels.max())):
             if label not in range(len(self.classes)):

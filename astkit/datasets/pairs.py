@@ -73,11 +73,9 @@ def read_pairs(path: str | os.PathLike[str]) -> list[TextPair]:
 
 
 def _pair(line: str, where: str) -> TextPair:
-    usable = False
     with suppress(ValueError, KeyError, TypeError):
         entry = json.loads(line)
         source, target = entry["source"], entry["target"]
-        usable = all(isinstance(side, str) and words(side) for side in (source, target))
-    if not usable:
-        raise ValueError(f"{where} is {line.strip()[:60]!r}: give {_FORM}")
-    return TextPair(source, target, str(entry.get("origin", "")))
+        if all(isinstance(side, str) and words(side) for side in (source, target)):
+            return TextPair(source, target, str(entry.get("origin", "")))
+    raise ValueError(f"{where} is {line.strip()[:60]!r}: give {_FORM}")

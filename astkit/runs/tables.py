@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from astkit.checks import check_choice
 from astkit.comparison.statistics import mean_interval, paired_difference
 from astkit.runs.record import Record, flat
 
@@ -88,12 +89,20 @@ def summary_table(runs: Runs, metric: str | None = None) -> pd.DataFrame:
     rows = runs.rows
     if rows.empty:
         raise ValueError("no complete run has rows: see the table of runs for their status")
-    metric = _metric(rows, runs.varied, metric)
+    others = (*SEEDS, *runs.varied)
+    numbers = [str(name) for name in rows.select_dtypes("number") if name not in others]
+    if not numbers:
+        raise ValueError("no complete run has a column of numbers: pass rows to `finish`")
+    metric = metric or ("test_accuracy" if "test_accuracy" in numbers else numbers[0])
+    check_choice("metric", metric, numbers)
     columns = _groups(rows, runs.varied)
     if not columns:
         columns, rows = ["runs"], rows.assign(runs="all")
     rows = rows.fillna(dict.fromkeys(columns, NONE))
-    seeds = _seeds(rows)
+    # one measurement of each seed; a row without one counts for itself
+    own = pd.Series([f"row {at}" for at in rows.index], rows.index)
+    seeds = rows.get("seed", own).astype(object)
+    seeds = seeds.where(seeds.notna(), own)
     by_seed = {
         key: dict(group.groupby(seeds, sort=False)[metric].mean())
         for key, group in rows.groupby(columns, sort=False, dropna=False)
@@ -112,16 +121,6 @@ def summary_table(runs: Runs, metric: str | None = None) -> pd.DataFrame:
             line |= {f"minus {CONTROL}": gap.mean, "from": gap.low, "to": gap.high}
         lines.append(line)
     return pd.DataFrame(lines).set_index(columns)
-
-
-def _metric(rows: pd.DataFrame, varied: Sequence[str], metric: str | None) -> str:
-    numbers = [str(name) for name in rows.select_dtypes("number") if name not in (*SEEDS, *varied)]
-    if not numbers:
-        raise ValueError("no complete run has a column of numbers: pass rows to `finish`")
-    metric = metric or ("test_accuracy" if "test_accuracy" in numbers else numbers[0])
-    if metric not in numbers:
-        raise ValueError(f"metric is {metric!r}: choose one of {', '.join(numbers)}")
-    return metric
 
 
 def _groups(rows: pd.DataFrame, varied: Sequence[str]) -> list[str]:
@@ -152,13 +151,6 @@ def _groups(rows: pd.DataFrame, varied: Sequence[str]) -> list[str]:
         if determined or of_text.max() == 1 < seeds.groupby(groups.ngroup()).nunique().max():
             kept.remove(name)
     return kept
-
-
-def _seeds(rows: pd.DataFrame) -> pd.Series:
-    """What counts as one measurement of each row: its seed, or itself if it has none."""
-    own = pd.Series([f"row {at}" for at in rows.index], rows.index)
-    seeds = rows.get("seed", own).astype(object)
-    return seeds.where(seeds.notna(), own)
 
 
 def _short(value: Any) -> Any:

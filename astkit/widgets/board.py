@@ -94,18 +94,13 @@ class LiveBoard:
     def close(self) -> None:
         """Does nothing."""
 
-    @property
-    def metric(self) -> str:
-        """Name of the validation metric that is plotted, such as "val_accuracy", or ""."""
-        names = (name for name in self.series if name.startswith("val_") and name != "val_loss")
-        return next(names, "")
-
     def panels(self) -> dict[str, tuple[str, dict[str, str]]]:
         """Title and curves of the panels for which there are values."""
         found = {}
+        metrics = [each for each in self.series if each.startswith("val_") and each != "val_loss"]
         for name, (title, curves) in CURVES.items():
-            if name == "metric" and self.metric:
-                title, curves = self.metric.replace("val_", "validation "), {self.metric: ""}
+            if name == "metric" and metrics:
+                title, curves = metrics[0].replace("val_", "validation "), {metrics[0]: ""}
             if name == "cost" or curves.keys() & self.series.keys():
                 found[name] = (title, curves)
         return found
@@ -133,9 +128,8 @@ class LiveBoard:
         panels = self.panels()
         words = [*self.cost(), *[caption] * bool(caption)]
         said = [part for text in words for part in wrap(text, 110)]
-        names = list(panels)
-        wide = names.pop(0) if "threshold" in panels else None
-        places: list[Any] = [[name, name] for name in [wide] if name]
+        names = [name for name in panels if name != "threshold"]
+        places: list[Any] = [["threshold"] * 2] * ("threshold" in panels)
         places += [[*names[row : row + 2], "."][:2] for row in range(0, len(names), 2)]
         below = 0.2 + 0.17 * len(said)
         height = 2.2 * len(places) + below
@@ -180,19 +174,25 @@ class LiveBoard:
             axis.set_ylim(bottom=min(0.0, axis.dataLim.y0))
         if panel == "cost":
             axis.yaxis.set_major_formatter(EngFormatter())
-            self._joules(axis)
+        if panel == "cost" and self.series.get("joules"):  # on an axis of their own
+            x, y = np.transpose(self.series["joules"])
+            right = axis.twinx()
+            right.grid(False)
+            right.spines["right"].set_visible(True)
+            look: Any = {"color": COLOURS[0], "lw": 1.4, "ls": ":"}
+            right.plot(x, y, **look)
+            right.yaxis.set_major_formatter(EngFormatter())
+            right.set_ylim(0, 1.5 * max(y) or 1)  # else on the line of the FLOPs
+            right.set_ylabel("joules", color=COLOURS[0])
+            axis.plot([], [], label="joules", **look)
         if len(axis.get_legend_handles_labels()[0]) > 1:
             axis.legend(fontsize=8)
 
     def _scores(self, axis: Axes) -> None:
         """A dot for each score, in the colours of selected and skipped rows."""
         axis.set_ylabel("score of a sample")
-        steps, scores, selected = (
-            np.concatenate([np.broadcast_to(each[part], len(each[1])) for each in self.cloud])
-            if self.cloud
-            else np.empty(0)
-            for part in range(3)
-        )
+        parts = [np.array(np.broadcast_arrays(*each)) for each in self.cloud]
+        steps, scores, selected = np.concatenate([np.empty((3, 0)), *parts], axis=1)
         looks = ("selected", SELECTED, selected > 0), ("skipped", SKIPPED, selected == 0)
         for label, colour, mask in looks:
             axis.plot(steps[mask], scores[mask], ".", color=colour, ms=2, alpha=0.5, label=label)
@@ -206,18 +206,3 @@ class LiveBoard:
             axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if top < 100 * low else (1,)))
             axis.yaxis.set_major_formatter("{x:g}")
             axis.yaxis.set_minor_formatter(NullFormatter())
-
-    def _joules(self, axis: Axes) -> None:
-        """A line of joules on an axis of its own, if there are any."""
-        if not self.series.get("joules"):
-            return
-        x, y = np.transpose(self.series["joules"])
-        right = axis.twinx()
-        right.grid(False)
-        right.spines["right"].set_visible(True)
-        look: Any = {"color": COLOURS[0], "lw": 1.4, "ls": ":"}
-        right.plot(x, y, **look)
-        right.yaxis.set_major_formatter(EngFormatter())
-        right.set_ylim(0, 1.5 * max(y) or 1)  # else on the line of the FLOPs
-        right.set_ylabel("joules", color=COLOURS[0])
-        axis.plot([], [], label="joules", **look)

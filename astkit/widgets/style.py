@@ -194,13 +194,10 @@ def legend_outside(figure: Picture, axis: Axes) -> None:
     """
     handles, labels = axis.get_legend_handles_labels()
     curves = [each for each in axis.lines if each.get_transform() is axis.transData]
-    ends = {each.get_label(): np.asarray(each.get_ydata(), float)[-1] for each in curves}
-
-    def place(entry: tuple[Any, str]) -> float:
-        end = ends.get(entry[1], np.nan)
-        return np.inf if np.isnan(end) else -end  # vertical lines and shaded areas last
-
-    order = sorted(zip(handles, labels, strict=True), key=place)
+    last = {each.get_label(): np.asarray(each.get_ydata(), float)[-1] for each in curves}
+    ends = {name: np.nan_to_num(-end, nan=np.inf) for name, end in last.items()}
+    # vertical lines and shaded areas last
+    order = sorted(zip(handles, labels, strict=True), key=lambda entry: ends.get(entry[1], np.inf))
     entries = list(zip(*order, strict=True))
     if len(figure.axes) > 1:
         figure.legend(*entries, loc="outside lower center", ncols=4)

@@ -150,7 +150,10 @@ class LogicCA(nn.Module):
         logits = [initial_logits(size, first=first) for size in config.update_layers]
         self.update_logits = nn.ParameterList(logits)
         generator = partial(rng.generator, config.seed, "wiring")
-        self.register_buffer("kernel_wires_0", first_kernel(generator("kernel", 0)))
+        # a kernel's first layer: each neighbour, in random order, with the centre
+        order = torch.randperm(len(NEIGHBOURS), generator=generator("kernel", 0))
+        a = torch.tensor(NEIGHBOURS)[order]
+        self.register_buffer("kernel_wires_0", torch.stack([a, torch.full_like(a, CENTRE)]))
         for i, sizes in enumerate(pairwise(config.kernel_layers), 1):
             wires = unique_pairs(*sizes, generator("kernel", i))
             self.register_buffer(f"kernel_wires_{i}", wires)
@@ -281,12 +284,6 @@ def unique_pairs(inputs: int, outputs: int, generator: torch.Generator) -> Tenso
     if inputs % 2 and outputs < inputs - 1:
         pairs[-1] = torch.tensor([inputs - 2, inputs - 1])
     return pairs[torch.randperm(outputs, generator=generator)].T.contiguous()
-
-
-def first_kernel(generator: torch.Generator) -> Tensor:
-    """Wiring of a kernel's first layer: each neighbour, in random order, with the centre."""
-    a = torch.tensor(NEIGHBOURS)[torch.randperm(len(NEIGHBOURS), generator=generator)]
-    return torch.stack([a, torch.full_like(a, CENTRE)])
 
 
 def plain_layer(x: Tensor, wires: Tensor, c: Tensor) -> Tensor:

@@ -170,14 +170,6 @@ def _mlp(*sizes: int) -> nn.Sequential:
     return nn.Sequential(*chain(*blocks), nn.Linear(sizes[-2], sizes[-1]))
 
 
-class Neuron(nn.Sequential):
-    """``[flows, 4]``, position in [-1, 1] and energy, to signals ``[flows, 64]``."""
-
-    def __init__(self) -> None:
-        first, second = ((nn.Linear(n, 32), nn.LayerNorm(32), nn.GELU()) for n in (4, 32))
-        super().__init__(*first, *second, nn.Linear(32, SIGNAL))
-
-
 class Carrier(nn.Module):
     """A stack of GRU cells over a flow's steps, and one linear layer for all of its outputs."""
 
@@ -449,7 +441,10 @@ class EnergyFlowLattice(nn.Module):
             self.collector = _mlp(config.cells, 2 * config.cells, _widest(config), config.dim)
         if config.lattice:
             with rng.isolated("cpu", config.seed, "lattice", "flows"):
-                self.neuron, self.carrier = Neuron(), Carrier(config)
+                # flows ``[n, 4]``, place in [-1, 1] and energy, to signals
+                first, second = ((nn.Linear(n, 32), nn.LayerNorm(32), nn.GELU()) for n in (4, 32))
+                self.neuron = nn.Sequential(*first, *second, nn.Linear(32, SIGNAL))
+                self.carrier = Carrier(config)
             extent = torch.tensor([config.width - 1.0, config.height - 1.0, config.depth - 1.0])
             # integers, so also exact after .double()
             self.register_buffer("extent", extent, persistent=False)

@@ -73,8 +73,12 @@ def drawing(flows: pd.DataFrame, depth: int, step: int | None = None) -> Picture
     for plane in range(depth):
         corners = np.array([[0, 0], [1, 0], [1, 1], [0, 1]]) * (np.array(sides) - 1)
         way.add_patch(Polygon(_seen(np.c_[corners, np.full(4, plane)]), fc="none", ec=SOFT, lw=0.8))
-    ends, energies = _moves(shown)
-    way.add_collection(LineCollection(list(_seen(ends)), array=energies, lw=1.1, **look))
+    ordered = shown.sort_values([*_FLOW, "step"])
+    before = ordered.groupby(_FLOW).shift()[_PLACE].dropna()
+    after = ordered.loc[before.index]  # a step of a flow, in the colour of its energy then
+    lines = _seen(np.stack([before, after[_PLACE]], axis=1))
+    energies = after["energy"].to_numpy()
+    way.add_collection(LineCollection(list(lines), array=energies, lw=1.1, **look))
     across, up = _seen(now[_PLACE].to_numpy()).T
     way.scatter(across, up, c=now["energy"], s=9, zorder=3, **look)
     way.set_axis_off()
@@ -103,15 +107,6 @@ def _seen(places: np.ndarray) -> np.ndarray:
     """Where points ``[..., (x, y, z)]`` of a lattice are drawn, with the planes upright."""
     x, y, z = np.moveaxis(np.asarray(places, float), -1, 0)
     return np.stack([z * APART + 0.35 * x, y + 0.35 * x], axis=-1)
-
-
-def _moves(flows: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
-    """Places before and after each step of each flow, ``[n, 2, 3]``, and its energy then."""
-    ordered = flows.sort_values([*_FLOW, "step"])
-    before = ordered.groupby(_FLOW).shift()
-    same = before["step"].notna()
-    ends = np.stack([before.loc[same, _PLACE], ordered.loc[same, _PLACE]], axis=1)
-    return ends, ordered.loc[same, "energy"].to_numpy()
 
 
 @styled

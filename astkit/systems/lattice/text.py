@@ -59,19 +59,6 @@ class Vocabulary:
         return texts
 
 
-class TextEncoder(nn.Module):
-    """Tokens int64 ``[B, length]`` to embeddings ``[B, dim]``: an MLP on the mean word vector."""
-
-    def __init__(self, size: int, dim: int) -> None:
-        super().__init__()
-        self.words = nn.EmbeddingBag(size, WIDTH, mode="mean", padding_idx=PAD)
-        self.layers = nn.Sequential(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WIDTH), nn.GELU())
-        self.out = nn.Linear(WIDTH, dim)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        return self.out(self.layers(self.words(tokens)))
-
-
 class TextDecoder(nn.Module):
     """A GRU language model over tokens, with its initial state from a surface ``[B, cells]``."""
 
@@ -108,6 +95,7 @@ class TextDecoder(nn.Module):
 class TextBridge(nn.Module):
     """Encoder and decoder for a lattice with ``cells`` surface cells and embeddings of ``dim``.
 
+    The encoder, an MLP on the mean word vector, maps tokens int64 ``[B, length]`` to ``[B, dim]``.
     Texts are truncated to `LENGTH` tokens; ``seed`` determines the weights.
     """
 
@@ -115,12 +103,15 @@ class TextBridge(nn.Module):
         super().__init__()
         self.vocabulary = vocabulary
         with rng.isolated("cpu", seed, "text"):
-            self.encoder = TextEncoder(len(vocabulary.tokens), dim)
+            self.encoder = nn.Sequential(
+                nn.EmbeddingBag(len(vocabulary.tokens), WIDTH, mode="mean", padding_idx=PAD),
+                *(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WIDTH), nn.GELU(), nn.Linear(WIDTH, dim)),
+            )
             self.decoder = TextDecoder(len(vocabulary.tokens), cells)
 
     def encode(self, texts: Sequence[str]) -> Tensor:
         """Unit embeddings ``[len(texts), dim]``."""
-        tokens = self.vocabulary.encode(texts).to(self.encoder.out.weight.device)
+        tokens = self.vocabulary.encode(texts).to(next(self.parameters()).device)
         return F.normalize(self.encoder(tokens))
 
     def decode(self, surface: Tensor) -> list[str]:
