@@ -90,21 +90,7 @@ def agree(*texts: str) -> None:
 
 def unwrapped(model: nn.Module) -> nn.Module:
     """The module inside a DistributedDataParallel, or ``model`` itself."""
-    inner = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
-    assert isinstance(inner, nn.Module)
-    return inner
-
-
-def check_model(model: nn.Module) -> None:
-    """Raise ``ValueError`` if several processes would train ``model`` without averaging gradients.
-
-    Nothing is wrapped here, since bucket sizes and unused parameters are the user's.
-    """
-    if world() > 1 and unwrapped(model) is model:
-        raise ValueError(
-            f"{world()} processes train a {type(model).__name__}, but nothing averages its"
-            " gradients: pass DistributedDataParallel(model), or train in a loop of your own"
-        )
+    return model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
 
 
 def same_buffers(model: nn.Module) -> None:

@@ -55,9 +55,8 @@ class Selection:
     candidates: int | None = None  #: number of rows of the batch
     measured_rate: float | Tensor | None = None  #: fraction of active ones, without fallback rows
     threshold: float | Tensor | None = None  #: of the scores; ``None`` without scoring
-    fallback: bool | Tensor = False  #: whether rows were added because too few were active
     rate: float | None = None  #: of the gate
-    active: Tensor | None = None  #: bool ``[n]``, false for added rows; ``None`` if all are
+    active: Tensor | None = None  #: bool ``[n]``, false for fallback rows; ``None`` if all are
     scores: Tensor | None = None  #: of all rows of the batch, as the gate compared them
 
     def __post_init__(self) -> None:

@@ -83,7 +83,6 @@ class Checkpoints:
         self.keep = check_count("keep", keep)
         self.description: Mapping[str, Any] = {}  # of the run that writes them
         self.place: object = None  # where that run was at its latest checkpoint
-        self._lock = FileLock(self.folder / ".lock", thread_local=False)
         self._number = 0
         self._last = time.monotonic()
 

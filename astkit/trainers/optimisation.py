@@ -109,10 +109,16 @@ class ForwardPasses:
     """
 
     def __init__(self, model: nn.Module, config: TrainConfig, device: torch.device) -> None:
-        distributed.check_model(model)
         self.config, self.device = config, device
-        self.wrapped = model.to(device)
-        self.model = distributed.unwrapped(self.wrapped)
+        self.model = distributed.unwrapped(model)
+        # nothing is wrapped here, since bucket sizes and unused parameters are the user's
+        if distributed.world() > 1 and self.model is model:
+            raise ValueError(
+                f"{distributed.world()} processes train a {type(model).__name__}, but nothing"
+                " averages its gradients: pass DistributedDataParallel(model), or train in a loop"
+                " of your own"
+            )
+        self.wrapped: Any = model.to(device)
         if config.channels_last:
             self.model.to(memory_format=torch.channels_last)
         self.training_pass: Callable[..., Any] = self.wrapped
@@ -332,10 +338,11 @@ class Optimisation:
         try:
             if self.passes.micro_batch is None:
                 return self._backward(batch, weight, divisor)
-            losses = []
+            losses, wrapped = [], self.passes.wrapped
             for part, few in self.passes.parts(batch):
                 own = None if weight is None else weight[part]
-                with self._averaging(last=part.stop == batch.rows):
+                last = part.stop == batch.rows  # after it the processes average their gradients
+                with nullcontext() if last or wrapped is self.model else wrapped.no_sync():
                     losses.append(self._backward(few, own, divisor))
             return torch.cat(losses)
         except BaseException:
@@ -343,12 +350,6 @@ class Optimisation:
             for parameter, gradient in waiting:
                 parameter.grad = gradient
             raise
-
-    def _averaging(self, last: bool) -> AbstractContextManager[Any]:
-        """Average the gradients of the processes once per batch, after its ``last`` part."""
-        if last or not isinstance(self.passes.wrapped, nn.parallel.DistributedDataParallel):
-            return nullcontext()
-        return self.passes.wrapped.no_sync()
 
     def _backward(self, batch: Batch, weight: Tensor | None, divisor: float | Tensor) -> Tensor:
         with self.ledger.phase("forward"):

@@ -36,7 +36,8 @@ def never(**options: Any) -> Gate:
 
 def as_tuple(chosen: Selection) -> tuple[Any, ...]:
     index, weight = tuple(chosen.index.tolist()), tuple(chosen.weight.tolist())
-    return index, weight, chosen.candidates, chosen.measured_rate, chosen.threshold, chosen.fallback
+    active = None if chosen.active is None else chosen.active.tolist()
+    return index, weight, chosen.candidates, chosen.measured_rate, chosen.threshold, active
 
 
 @alone
@@ -87,7 +88,7 @@ def test_every_decision_follows_the_rules(controller, target, batches, levels, s
         assert chosen.index.equal(finite[expected.index])
         assert as_tuple(chosen)[3:] == as_tuple(expected)[3:]
         assert (chosen.candidates, chosen.measured_rate) == (size, len(decided) / len(usable))
-        assert chosen.fallback == (missing > 0)
+        assert (chosen.active is not None) == (missing > 0)
         assert chosen.weight.tolist() == [1.0] * len(chosen)
         active, added, lost = active + len(decided), added + max(0, missing), lost + int(bad.sum())
     assert (gate.active, gate.fallback_rows, gate.nonfinite) == (active, added, lost)
@@ -135,7 +136,8 @@ def test_two_random_rows_are_trained_on_when_none_is_active() -> None:
         chosen = gate.select(scores)
         assert len(chosen) == 2
         assert len(set(chosen.index.tolist())) == 2
-        assert chosen.fallback
+        assert chosen.active is not None
+        assert not chosen.active.any()
         assert chosen.measured_rate == 0
         drawn[chosen.index] += 1
     assert (gate.measured_rate, gate.active, gate.seen) == (0.0, 0, 3200)
@@ -304,7 +306,6 @@ def test_top_k_takes_the_highest_finite_scores(target, sizes, fallback, levels, 
         count = min(quota, len(finite)) or min(fallback, len(finite))
         chosen = gate.select(scores)
         assert chosen.index[chosen.weight > 0].tolist() == sorted(ranked[:count])
-        assert bool(chosen.fallback) == (quota == 0 and fallback > 0)
         assert int(chosen.active.sum()) == min(quota, len(finite))
         added += count if quota == 0 else 0
         lost += size - len(finite)
