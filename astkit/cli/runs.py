@@ -6,8 +6,6 @@ import argparse
 import logging
 import signal
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -64,10 +62,18 @@ def run_notebooks(options: argparse.Namespace) -> int:
 
     options.resumes = True
     values = notebook.read_notebook(options.notebook).values(options.parameters)
-    with interruptible():
+    # SIGTERM raises KeyboardInterrupt, too, so that kernels are interrupted
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
         outcomes = sweep.run_sweep(
             options.notebook, values, options.runs, again=options.again, announce=say
         )
+    except KeyboardInterrupt:
+        for name in ("asyncio", "papermill"):  # they would report the kernel as dead
+            logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, before)
     folder = outcomes[0].folder if len(outcomes) == 1 else options.runs
     where = {"busy": ": locked by another process", "complete": f" in {folder}"}
     failed = [done.folder for done in outcomes if done.status == "failed" and done.folder]
@@ -78,20 +84,6 @@ def run_notebooks(options: argparse.Namespace) -> int:
     for note in sorted({done.note for done in outcomes if done.note}):
         say(f"note: {note}")
     return FAILED if any(done.status == "failed" for done in outcomes) else GOOD
-
-
-@contextmanager
-def interruptible() -> Iterator[None]:
-    """SIGTERM raises ``KeyboardInterrupt`` here, so that kernels are interrupted too."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    except KeyboardInterrupt:
-        for name in ("asyncio", "papermill"):  # they would report the kernel as dead
-            logging.getLogger(name).setLevel(logging.CRITICAL + 1)
-        raise
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def report(options: argparse.Namespace) -> None:

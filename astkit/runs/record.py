@@ -99,13 +99,11 @@ class Record:
         """Contents of ``result.json``; empty before the run is complete."""
         return self.read("result.json")
 
-    def figure(self, name: str, figure: Figure | bytes) -> Path:
-        """Save a matplotlib figure, or PNG bytes, as ``fig/<name>.png``."""
-        if not isinstance(figure, bytes):
-            buffer = BytesIO()
-            figure.savefig(buffer, format="png")
-            figure = buffer.getvalue()
-        return write_atomic(self.folder / "fig" / f"{name}.png", figure)
+    def figure(self, name: str, figure: Figure) -> Path:
+        """Save a matplotlib figure as ``fig/<name>.png``."""
+        picture = BytesIO()
+        figure.savefig(picture, format="png")
+        return write_atomic(self.folder / "fig" / f"{name}.png", picture.getvalue())
 
     def finish(self, rows: Sequence[Row] = (), curves: Sequence[Row] = (), **more: Any) -> Path:
         """Write ``result.json``, last and atomically, which completes the run.

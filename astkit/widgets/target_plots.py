@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from astkit.widgets.style import INK, PAPER, SELECTED, SOFT, Picture, picture, styled
 
 if TYPE_CHECKING:
@@ -35,11 +37,10 @@ def decisions(table: pd.DataFrame) -> Picture:
     figure = picture(height=0.8 + 0.24 * len(shown))
     axis = figure.axes[0]
     errors = [shown["gain"] - shown["low"], shown["high"] - shown["gain"]]
-    places = list(range(len(shown)))
+    places = np.arange(len(shown))
     axis.errorbar(shown["gain"], places, xerr=errors, fmt="o", color=SELECTED, capsize=3)
-    for place, chosen in zip(places, shown["chosen"], strict=True):
-        if chosen:
-            axis.plot(shown["gain"].iloc[place], place, "s", color=INK, zorder=3, label="chosen")
+    chosen = shown["chosen"].astype(bool)
+    axis.plot(shown["gain"][chosen], places[chosen], "s", color=INK, zorder=3, label="chosen")
     axis.axvline(0, color=SOFT, linewidth=0.8)
     axis.set(yticks=places, yticklabels=shown["decision"])
     unit = str(table["unit"].iloc[0]) if len(table) else ""
