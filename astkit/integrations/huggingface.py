@@ -22,7 +22,7 @@ from astkit.datasets import indexed
 from astkit.datasets.batch import IGNORED, as_batch, count_rows, take_rows, tensors
 from astkit.gating import Criterion, Policy, Scored, Selection, cross_entropy_rows, token_losses
 from astkit.gating.epoch import PolicySampler
-from astkit.gating.losses import logits_of, reduced, shifts_labels, single
+from astkit.gating.losses import logits_of, part_of, reduced, shifts_labels, single
 from astkit.gating.policy import as_policy
 from astkit.gating.selection import evaluating
 from astkit.progress import warn
@@ -218,10 +218,7 @@ def causal_losses(outputs: Any, batch: Any) -> tuple[Tensor, Tensor]:
 
 def _own_loss(outputs: Any) -> Any:
     """The mean loss in a model's outputs, 0-dim; ``None`` if there is none."""
-    if isinstance(outputs, Mapping):
-        loss = outputs.get("loss")
-    else:
-        loss = outputs[0] if isinstance(outputs, tuple) else getattr(outputs, "loss", None)
+    loss = outputs[0] if isinstance(outputs, tuple) else part_of(outputs, "loss")
     return loss.mean() if isinstance(loss, Tensor) and loss.ndim < 2 else None
 
 
