@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -103,7 +103,7 @@ class PolicyTrainer(Trainer):
         )
         if not len(inner):
             raise ValueError(TOO_FEW)
-        self._epochs = _Epochs(self, inner, sampler)
+        self._epochs = _Epochs(self, inner)
         return DataLoader(self._epochs, batch_size=None)
 
     def num_examples(self, dataloader: DataLoader[Any]) -> int:
@@ -252,10 +252,9 @@ class _Epochs(IterableDataset[Any]):
         at_start: the policy's state at the start of its current epoch.
     """
 
-    def __init__(
-        self, trainer: PolicyTrainer, loader: DataLoader[Any], sampler: PolicySampler
-    ) -> None:
-        self.trainer, self.loader, self.sampler = trainer, loader, sampler
+    def __init__(self, trainer: PolicyTrainer, loader: DataLoader[Any]) -> None:
+        self.trainer, self.loader = trainer, loader
+        self.sampler = cast(PolicySampler, loader.sampler)
         self.length = len(loader)
         self.at_start: dict[str, Any] = {}
         self.batches = self._batches()
