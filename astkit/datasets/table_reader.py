@@ -164,16 +164,16 @@ def _read(
     faults = [*source.faults, *faults]
     known = {*source.names, *names}
     for each in (*needed, *(drop if columns is None else ())):
-        if each not in known:
-            some = f"choose one of {listed(source.names, LISTED)}"
-            if each in source.index:
-                some = "it is the index, which reset_index() makes a column"
+        if each not in known and (each in needed or each not in source.apart):
+            some = source.apart.get(each, f"choose one of {listed(source.names, LISTED)}")
             faults.append(f"there is no column {each!r}: {some}")
     if not rows and not faults:
         faults.append("it has no rows")
     decided = {n: scan.decide() for n, scan in zip(names, scans, strict=True) if n is not None}
     lacking = [each for each in columns or () if each not in decided]
-    if columns is not None:
+    if columns is None:  # how a later table is read does not depend on its types
+        decided |= {each: Column("words") for each in source.words if each in decided}
+    else:
         if further := [each for each in decided if each not in columns]:
             notes.append(f"{name} has further columns, left out: {listed(further, LISTED)}")
         decided = {each: column for each, column in decided.items() if each in columns}
