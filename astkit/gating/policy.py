@@ -24,7 +24,13 @@ from astkit.checks import check_count
 from astkit.datasets.batch import Batch, check_index
 from astkit.gating.epoch import PolicySampler
 from astkit.gating.epoch import RunInfo as RunInfo
-from astkit.gating.losses import Criterion, check_unshifted, class_outputs, cross_entropy_rows
+from astkit.gating.losses import (
+    Criterion,
+    check_unshifted,
+    class_outputs,
+    cross_entropy_rows,
+    shown,
+)
 from astkit.gating.selection import (
     Predictions,
     called,
@@ -304,13 +310,10 @@ class InLoop:
                 f"{self._name} needs the correctness of each sample: call"
                 " policy.mean(losses, index, outputs=outputs, targets=y)"
             )
-        shapes = [
-            list(part.shape) if isinstance(part, Tensor) else type(part).__name__
-            for part in (losses, index)
-        ]
-        if shapes[0] != shapes[1] or len(shapes[0]) != 1:
+        known = isinstance(losses, Tensor) and losses.ndim == 1
+        if not known or shown(losses) != shown(index):
             raise ValueError(
-                f"losses has shape {shapes[0]} and index {shapes[1]}: pass one loss and one index"
+                f"losses has {shown(losses)} and index {shown(index)}: pass one loss and one index"
                 " per row, from a criterion built with reduction='none'"
             )
         scale = self.sampler.scale_of(index).to(losses.device)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +22,7 @@ from astkit.datasets import indexed
 from astkit.datasets.batch import IGNORED, Batch, as_batch, count_rows, take_rows, tensors
 from astkit.gating import Criterion, Policy, Scored, Selection, cross_entropy_rows, token_losses
 from astkit.gating.epoch import PolicySampler
-from astkit.gating.losses import logits_of, reduced, shifts_labels, single
+from astkit.gating.losses import logits_of, part_of, reduced, shifts_labels, single
 from astkit.gating.policy import as_policy
 from astkit.gating.selection import evaluating, unchanged
 from astkit.progress import warn
@@ -103,7 +103,7 @@ class PolicyTrainer(Trainer):
         )
         if not len(inner):
             raise ValueError(TOO_FEW)
-        self._epochs = _Epochs(self, inner, sampler)
+        self._epochs = _Epochs(self, inner)
         return DataLoader(self._epochs, batch_size=None)
 
     def num_examples(self, dataloader: DataLoader[Any]) -> int:
@@ -223,10 +223,7 @@ def _whole(model: nn.Module, batch: Mapping[str, Any]) -> Any:
 
 def _own_loss(outputs: Any) -> Any:
     """The mean loss in a model's outputs, 0-dim; ``None`` if there is none."""
-    if isinstance(outputs, Mapping):
-        loss = outputs.get("loss")
-    else:
-        loss = outputs[0] if isinstance(outputs, tuple) else getattr(outputs, "loss", None)
+    loss = outputs[0] if isinstance(outputs, tuple) else part_of(outputs, "loss")
     return loss.mean() if isinstance(loss, Tensor) and loss.ndim < 2 else None
 
 
@@ -257,10 +254,9 @@ class _Epochs(IterableDataset[Any]):
         at_start: the policy's state at the start of its current epoch.
     """
 
-    def __init__(
-        self, trainer: PolicyTrainer, loader: DataLoader[Any], sampler: PolicySampler
-    ) -> None:
-        self.trainer, self.loader, self.sampler = trainer, loader, sampler
+    def __init__(self, trainer: PolicyTrainer, loader: DataLoader[Any]) -> None:
+        self.trainer, self.loader = trainer, loader
+        self.sampler = cast(PolicySampler, loader.sampler)
         self.length = len(loader)
         self.at_start: dict[str, Any] = {}
         self.batches = self._batches()

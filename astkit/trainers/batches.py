@@ -108,9 +108,8 @@ class Batches:
             return self.source.batches(number, None, self.taken)
         if self.by_number:
             planned = slice(0, self._part(self.batch - self.taken).stop)
-            again = self.epoch.occurrences(planned)
-            options = {} if again is None else {"occurrence": again}
-            return self.source.batches(number, self.epoch.rows[planned], self.batch, **options)
+            rows, again = self.epoch.rows[planned], self.epoch.occurrences(planned)
+            return self.source.batches(number, rows, self.batch, again)
         if self.taken:
             warn(
                 f"the run goes on in the middle of epoch {number}, for which a"

@@ -343,7 +343,7 @@ class Optimisation:
 
     def _gradient(self, weight: Tensor | None, batch: Batch, divisor: float | Tensor) -> Tensor:
         """Add the gradient of a batch; if it fails, those that waited are left as they were."""
-        waiting = []
+        waiting, known = [], len(self._predictions)
         if self.accumulated.rows:
             waiting = [(p, p.grad.clone()) for p in self.model.parameters() if p.grad is not None]
         try:
@@ -357,6 +357,7 @@ class Optimisation:
                     losses.append(self._backward(few, own, divisor))
             return torch.cat(losses)
         except BaseException:
+            del self._predictions[known:]
             self.model.zero_grad(set_to_none=True)
             for parameter, gradient in waiting:
                 parameter.grad = gradient

@@ -1,5 +1,6 @@
 """Tables of people: each kind of cell is read rightly, or named in one message."""
 
+import csv
 import gzip
 from pathlib import Path
 
@@ -132,6 +133,76 @@ def test_encodings_and_line_ends(tmp_path: Path, encoding: str, end: str) -> Non
     assert list(frame) == ["größe", "y"]
     assert frame.shape == (80, 2)
     assert frame["größe"][3] == "a, 3"
+
+
+CITIES, GUESSED = ["Zürich", "Köln", "Genève"], "read as Windows-1252, since it is no UTF-8"
+CYRILLIC, CHINESE = ["Москва", "Киев", "Омск"], ["北京", "上海", "广州"]
+
+
+@pytest.mark.parametrize(
+    ("words", "encoding", "more", "given", "first", "notes"),
+    [
+        (CITIES, "utf-8", b"K\xc5", None, "Zürich", ["not valid utf-8: 'K\ufffd' in line 32"]),
+        (CITIES, "utf-8", b"\xfc" * 3, None, "Zürich", ["'\ufffd\ufffd\ufffd' in line 32"]),
+        (CITIES, "utf-8", b"\xfc" * 4, None, "ZÃ¼rich", [GUESSED]),
+        (CITIES, "cp1252", b"a", None, "Zürich", [GUESSED]),
+        (CITIES, "cp1252", b"\x81", None, "Zürich", [GUESSED, "cp1252: '\ufffd' in line 32"]),
+        (CYRILLIC, "cp1251", b"a", None, "Ìîñêâà", [GUESSED]),
+        (CYRILLIC, "cp1251", b"a", "cp1251", "Москва", []),
+        (CYRILLIC, "utf-8", b"a", "cp1251", "Москва", ["read as UTF-8, which it is"]),
+        (CYRILLIC, "utf-8-sig", b"a", "cp1251", "Москва", []),
+        (CHINESE, "gbk", b"a", None, "±±¾©", [GUESSED]),
+        (CHINESE, "gbk", b"a", "gbk", "北京", []),
+    ],
+)
+def test_an_encoding_is_told_where_it_is_guessed(
+    tmp_path, words, encoding, more, given, first, notes
+):
+    """UTF-8 where nine of ten characters beyond ASCII are valid in it, named where they are not."""
+    text = "city,y\n" + "".join(f"{word},1\n" for word in words * 10)
+    path = tmp_path / "cities.csv"
+    path.write_bytes(text.encode(encoding) + more + b",1\n")
+    rows = read_table(path, encoding=given)
+    assert rows.frame["city"][0] == first
+    assert len(rows.notes) == len(notes)
+    assert all(part in said for part, said in zip(notes, rows.notes, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "said"),
+    [
+        ("a.csv.gz", lambda text: gzip.compress(text)[:-20], "is no .gz file, or damaged"),
+        ("a.csv.gz", lambda text: gzip.compress(text)[:-8] + b"12345678", "CRC check failed"),
+        ("a.csv.gz", lambda text: text, "Not a gzipped file"),
+        ("a.csv.bz2", lambda text: gzip.compress(text), "Invalid data stream"),
+        ("a.csv.xz", lambda text: text, "is no .xz file"),
+        ("a.zip", lambda text: b"PK" + text, "is no .zip file"),
+        ("a.csv", lambda _: bytes(range(256)), "is no utf-8: name its encoding"),
+        ("a.parquet", lambda text: text, "magic bytes not found"),
+        ("a.csv", lambda text: text.decode().encode("utf-16-le"), "encoding='utf-16-le'"),
+        ("a.csv", lambda text: text + "Київ".encode("cp1251"), "is no utf-8: name its encoding"),
+    ],
+)
+def test_a_file_that_is_not_what_its_name_says_is_one_sentence(tmp_path, name, damage, said):
+    path = tmp_path / name
+    path.write_bytes(damage("".join(f"{row * 37 % 101},{row}\n" for row in ROWS).encode()))
+    with pytest.raises(ValueError, match="a\\.") as caught:
+        read_table(path, encoding="utf-8")
+    assert str(path) in str(caught.value)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_long_cell_is_read_and_an_encoding_checked(tmp_path: Path) -> None:
+    limit = csv.field_size_limit()
+    rows = read_table(
+        written(tmp_path, "a,b\n" + "".join(f"{'w' * 150_000},{row}\n" for row in ROWS))
+    )
+    assert rows.frame["a"].str.len().unique().tolist() == [150_000]
+    assert csv.field_size_limit() == limit
+    for name in ("cp12512", "hex", 5):
+        with pytest.raises(ValueError, match=f"encoding is {name!r}: give one that Python knows"):
+            read_table(tmp_path / "table.csv", encoding=name)
 
 
 def test_empty_cells_beyond_the_header_and_spaces_around_cells_go(tmp_path: Path) -> None:
