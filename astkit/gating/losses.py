@@ -111,6 +111,8 @@ def reduced(losses: Tensor, mask: Tensor | None) -> Tensor:
 def token_losses(criterion: Criterion, outputs: Any, targets: Any) -> tuple[Tensor, Tensor | None]:
     """Output of the criterion, ``[rows]`` or ``[rows, ...]``, and its mask, if any."""
     rows = count_rows(targets)
+    tracked = isinstance(targets, Tensor) and not targets.is_inference()
+    before = targets._version if tracked else 0
     if criterion is not cross_entropy_rows:  # which takes the logits alone
         outputs = singles(outputs)
     try:
@@ -129,6 +131,8 @@ def token_losses(criterion: Criterion, outputs: Any, targets: Any) -> tuple[Tens
             f"the criterion refused outputs of {shown(outputs)} and targets of {shown(targets)}:"
             f" {remedy} ({error})"
         ) from error
+    if tracked and targets._version != before:
+        raise ValueError("the criterion changes its targets in place: let it use targets.clone()")
     losses, mask = returned if isinstance(returned, tuple) else (returned, None)
     if not isinstance(losses, Tensor) or losses.ndim == 0 or len(losses) != rows:
         raise ValueError(

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from astkit import distributed
 from astkit.checks import check_count
-from astkit.datasets.batch import call, check_index
+from astkit.datasets.batch import Batch, check_index
 from astkit.gating.epoch import PolicySampler
 from astkit.gating.epoch import RunInfo as RunInfo
 from astkit.gating.losses import (
@@ -31,7 +31,14 @@ from astkit.gating.losses import (
     cross_entropy_rows,
     shown,
 )
-from astkit.gating.selection import Predictions, check_selection, evaluating, predictions
+from astkit.gating.selection import (
+    Predictions,
+    called,
+    check_selection,
+    evaluating,
+    predictions,
+    unchanged,
+)
 from astkit.gating.selection import Scored as Scored
 from astkit.gating.selection import Selection as Selection
 from astkit.gating.visits import Visit as Visit
@@ -277,7 +284,9 @@ class InLoop:
         if criterion is cross_entropy_rows and y is None and not self._compared:
             self._compared = True
             with evaluating(model):
-                check_unshifted(lambda given: call(model, given, given), x)
+                check_unshifted(
+                    lambda given: unchanged(called, model, Batch(None, given, given))[0], x
+                )
         batch = Scored(None, x if y is None else y, x, index, model, criterion=criterion)
         if index is not None:
             check_index(index, batch.rows)

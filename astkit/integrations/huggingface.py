@@ -19,12 +19,12 @@ from transformers import Trainer
 from transformers.trainer_utils import get_last_checkpoint
 
 from astkit.datasets import indexed
-from astkit.datasets.batch import IGNORED, as_batch, count_rows, take_rows, tensors
+from astkit.datasets.batch import IGNORED, Batch, as_batch, count_rows, take_rows, tensors
 from astkit.gating import Criterion, Policy, Scored, Selection, cross_entropy_rows, token_losses
 from astkit.gating.epoch import PolicySampler
 from astkit.gating.losses import logits_of, part_of, reduced, shifts_labels, single
 from astkit.gating.policy import as_policy
-from astkit.gating.selection import evaluating
+from astkit.gating.selection import evaluating, unchanged
 from astkit.progress import warn
 from astkit.trainers import checkpoint
 from astkit.trainers.fingerprint import check_same, plain
@@ -144,7 +144,7 @@ class PolicyTrainer(Trainer):
     def _default_criterion(self, model: nn.Module, batch: dict[str, Any]) -> Criterion:
         """The criterion whose mean over ``batch`` is the loss that ``model`` returns."""
         with evaluating(model, next(tensors(batch)).device):
-            outputs = model(**batch)
+            outputs = _whole(model, batch)
             own = _own_loss(outputs)
             if own is None:
                 return cross_entropy_rows
@@ -216,6 +216,11 @@ def causal_losses(outputs: Any, batch: Any) -> tuple[Tensor, Tensor]:
     return losses, labels != IGNORED
 
 
+def _whole(model: nn.Module, batch: Mapping[str, Any]) -> Any:
+    """Outputs of ``model`` for all of ``batch``, which is left as it is."""
+    return unchanged(lambda net, given: net(**given.x), model, Batch(None, batch, batch))[0]
+
+
 def _own_loss(outputs: Any) -> Any:
     """The mean loss in a model's outputs, 0-dim; ``None`` if there is none."""
     loss = outputs[0] if isinstance(outputs, tuple) else part_of(outputs, "loss")
@@ -230,7 +235,7 @@ def _shifts(model: nn.Module, batch: Mapping[str, Any]) -> bool:
             "all labels of the first batch are -100, which does not tell how the loss is computed:"
             " pass criterion=causal_losses for shifted labels, or criterion=cross_entropy_rows"
         )
-    return shifts_labels(lambda given: _own_loss(model(**given)), batch)
+    return shifts_labels(lambda given: _own_loss(_whole(model, given)), batch)
 
 
 def _rows(criterion: Criterion, outputs: Any, batch: Any) -> tuple[Tensor, Tensor]:
