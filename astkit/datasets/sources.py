@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
 import numpy as np
 import torch
@@ -49,7 +49,21 @@ class Bikes(NamedTuple):
     test: pd.DataFrame
 
 
-def load(name: str = "digits", root: str | Path | None = None, *, size: int | None = None) -> Any:
+@overload
+def load(  # type: ignore[overload-overlap]
+    name: Literal["bikes"], root: str | Path | None = None
+) -> Bikes: ...
+
+
+@overload
+def load(
+    name: str = "digits", root: str | Path | None = None, *, size: int | None = None
+) -> Parts: ...
+
+
+def load(
+    name: str = "digits", root: str | Path | None = None, *, size: int | None = None
+) -> Parts | Bikes:
     """Training and test part of dataset ``name``; the test part is ``None`` if there is none.
 
     ``"digits"``: 1,797 images of 8x8 pixels, included in scikit-learn. ``"cifar10"`` and
@@ -60,7 +74,7 @@ def load(name: str = "digits", root: str | Path | None = None, *, size: int | No
     Raises ``FileNotFoundError`` for missing data, with every path tried, and ``ValueError`` for
     damaged files, unknown names and arguments that do not apply.
     """
-    read = resolve("dataset", name)
+    read: Callable[[Path | None, int | None], Parts | Bikes] = resolve("dataset", name)
     if size is not None and (name != "folders" or size < 1):
         raise ValueError(f"size is {size} for {name!r}; pass 1 or more, and only to 'folders'.")
     return read(None if root is None else Path(root).expanduser(), size)

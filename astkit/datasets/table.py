@@ -17,6 +17,7 @@ from astkit.datasets.table_copies import columns_with_label
 from astkit.datasets.table_encoder import TableEncoder
 from astkit.datasets.table_label import Label, without
 from astkit.datasets.table_reader import TableRows, read_table
+from astkit.datasets.table_sources import listed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,6 +50,7 @@ class Table(Dataset[tuple[Tensor, Tensor]]):
             classes.
         drop: columns to leave out.
         groups: column that tells which rows depend on each other; it is no input.
+        encoding: of a CSV that is no UTF-8, such as "cp1251".
 
     Attributes:
         frame: the inputs, typed.
@@ -67,7 +69,7 @@ class Table(Dataset[tuple[Tensor, Tensor]]):
     """
 
     columns: Mapping[str, Column]
-    dropped: Sequence[str]
+    reading: Mapping[str, Any]
     label: Label
     group: str | None
     date: str | None = None
@@ -83,6 +85,7 @@ class Table(Dataset[tuple[Tensor, Tensor]]):
         task: str | None = None,
         drop: Sequence[str] = (),
         groups: str | None = None,
+        encoding: str | None = None,
     ) -> None:
         if (label is None) == (like is None):
             raise ValueError("label and like: give the name of a column, or a Table to be read as")
@@ -92,8 +95,10 @@ class Table(Dataset[tuple[Tensor, Tensor]]):
         if not isinstance(source, TableRows):
             needed = [each for each in (label, groups) if each is not None]
             columns = None if like is None else like.columns
-            left_out = drop if like is None else like.dropped
-            rows = read_table(source, columns, needed=needed, drop=left_out)
+            reading: dict[str, Any] = {"drop": drop, "encoding": encoding}
+            if like is not None:
+                reading = {**like.reading, "encoding": encoding or like.reading["encoding"]}
+            rows = read_table(source, columns, needed=needed, **reading)
         self.notes = list(rows.notes)
         self.group = groups if like is None else like.group
         frame = rows.frame.drop(columns=[each for each in drop if each in rows.frame])
@@ -108,13 +113,14 @@ class Table(Dataset[tuple[Tensor, Tensor]]):
             self.frame = self._distinct(frame)
             kept = (self.label.name, self.group, *self.frame)
             self.columns = {name: each for name, each in rows.columns.items() if name in kept}
-            self.dropped = [*drop, *(name for name in rows.columns if name not in kept)]
+            left_out = [*drop, *(name for name in rows.columns if name not in kept)]
+            self.reading = {"drop": left_out, "encoding": encoding}
             self.encoder = TableEncoder() if encoder is None else copy.deepcopy(encoder)
         else:
             self.frame = frame[list(like.frame)]
             if absent := [each for each in rows.lacking if each in like.frame]:
                 self.notes.append(f"columns that are absent count as missing: {', '.join(absent)}")
-            self.columns, self.dropped, self.encoder = like.columns, like.dropped, like.encoder
+            self.columns, self.reading, self.encoder = like.columns, like.reading, like.encoder
         self._encode(fit=like is None)
 
     # --- reading -----------------------------------------------------------------------------
@@ -133,7 +139,7 @@ class Table(Dataset[tuple[Tensor, Tensor]]):
                 self.notes.append(without(name, int(missing.sum())))
             new = wanted[~known & ~missing]
             if len(new):
-                names = _named(list(map(str, new.unique())))
+                names = listed([repr(str(each)) for each in new.unique()], NAMED)
                 self.notes.append(
                     f"classes that no training row has, left out with {len(new):,} of"
                     f" {len(wanted):,} rows: {names}"
@@ -194,7 +200,7 @@ class Table(Dataset[tuple[Tensor, Tensor]]):
                 elif new:
                     self.notes.append(
                         f"column {name!r} has words that no training row has, read as"
-                        f' "other": {_named(new)}'
+                        f' "other": {listed([*map(repr, new)], NAMED)}'
                     )
         if spelt:
             self.notes.append(
@@ -370,11 +376,6 @@ def _stacked(first: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
         else:
             columns[name] = pd.concat(parts, ignore_index=True)
     return pd.DataFrame(columns)
-
-
-def _named(names: Sequence[str]) -> str:
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return ", ".join(map(repr, names[:NAMED])) + more
 
 
 def named_groups(column: pd.Series[Any]) -> np.ndarray[Any, Any]:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from astkit.datasets.table_readers import (
+    DIGITS,
     SHARES,
     Wide,
     Words,
@@ -251,9 +252,9 @@ class Scan:
         if is_typed(cells):
             self.typed = Column(typed_as(cells))
             known = cells[cells == cells]
-            eight = self.typed.kind == "number" and ((known >= 1e7) & (known < 1e8)).all()
-            words = _as_text(known) if eight else known.astype("int64").astype(object)
-            self._add_compact(words, np.ones(len(words)), bool(eight))
+            if self.typed.kind == "number" and ((known >= 1e7) & (known < 1e8)).all():
+                self._add_compact(_as_text(known), np.ones(len(known)))
+            self.cells += len(known)
             return
         values = _plain(cells)
         if values is not None:
@@ -263,7 +264,8 @@ class Scan:
             known = ~missing(words)
             words, counts = words[known], np.bincount(codes, minlength=len(words))[known]
             values = points(words)
-        self._add_compact(words, counts, True)
+        self._add_compact(words, counts)
+        self.cells += int(counts.sum())
         plain = ~np.isnan(values)
         signs = np.array([point_of(word) for word in words[plain].tolist()], object)
         for sign in dict.fromkeys(signs):
@@ -271,13 +273,12 @@ class Scan:
             self.ways[Way(sign=sign), ()].add(words[some], counts[some], np.abs(values[some]))
         self._add_others(words[~plain], counts[~plain])
 
-    def _add_compact(self, words: Words, counts: Any, may_be: bool) -> None:
-        """Count cells, and those such as 20240131 as long as all are."""
-        may_be &= self.compact == self.cells and all(len(word) == 8 for word in words)
-        if may_be and not np.isnat(dates(words, EIGHT)).any():
+    def _add_compact(self, words: Words, counts: Any) -> None:
+        """Count cells such as 20240131, as long as all are."""
+        alike = self.compact == self.cells and all(len(word) == len("20240131") for word in words)
+        if alike and not np.isnat(dates(words, EIGHT)).any():
             self.compact += int(counts.sum())
             self.eight = self.eight or next(iter(words), "")
-        self.cells += int(counts.sum())
 
     def _add_others(self, words: Words, counts: Any) -> None:
         """Count cells that are no plain numbers."""
@@ -436,7 +437,7 @@ class Scan:
         else:
             comma = "," in proved if len(proved) == 1 else self.comma
         column = replace(column, comma=comma)
-        if grouped or not proved:
+        if not proved or (grouped and sign in proved):
             self._note(f"{sign!r} may stand before decimals or thousands, read", column, words[0])
         return column
 

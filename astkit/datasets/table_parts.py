@@ -55,6 +55,7 @@ def divide_table(
     date: str | None = None,
     groups: str | None = None,
     in_order: bool = False,
+    encoding: str | None = None,
 ) -> TableParts:
     """Read a table, and hold rows back for validation and test where no tables of them are given.
 
@@ -69,7 +70,7 @@ def divide_table(
             rows like those that count, a fifth of its units is held back for each of the others
             that is not given, see `joined.set_aside`.
         date: column of dates or numbers that orders the rows; it is an input unless it is dropped.
-        label, task, drop, groups: see `Table`.
+        label, task, drop, groups, encoding: see `Table`.
 
     Rows without a label or date, and classes of fewer than `FEW` rows, are left out and named in
     the notes. Raises ``ValueError`` with all problems of the files.
@@ -86,6 +87,7 @@ def divide_table(
         needed=needed,
         needed_of_others=[label],
         drop=[each for each in drop if each not in needed],
+        encoding=encoding,
     )
     whole = Label.of(rows.frame[label], label, task)
     kept, notes = _kept(rows.frame, whole, date)
@@ -112,7 +114,8 @@ def divide_table(
     taken = given | {part: rows.take(places) for part, places in parts.items()}
     said = rows.notes
     del rows  # else a large table would be in memory twice
-    train = Table(taken.pop("train"), label, task=whole.task, drop=left_out, groups=groups)
+    options: dict[str, Any] = {"drop": left_out, "groups": groups, "encoding": encoding}
+    train = Table(taken.pop("train"), label, task=whole.task, **options)
     tables: dict[str, Table] = {}
     if target is not None and lacking:
         tables |= _aside(taken.pop("target"), train, lacking, date, in_order)

@@ -6,40 +6,35 @@ is named: faults of the file in one error, cells that count as missing in notes.
 
 from __future__ import annotations
 
-import bz2
-import codecs
 import csv
-import gzip
-import io
-import lzma
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from zipfile import ZipFile
 
 import numpy as np
 
 from astkit.datasets.table_cells import END, NUMBERS, Column, Scan, convert
-from astkit.datasets.table_readers import DIGITS, is_number
+from astkit.datasets.table_sources import (
+    ARCHIVES,
+    DAMAGED,
+    LONGEST,
+    SHOWN,
+    FrameSource,
+    TextSource,
+    listed,
+    read_parquet,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
 
 LARGEST = 3.4e38
 """The largest float32."""
-SHOWN, LISTED = 5, 30
-"""Faults of a kind, and names of columns, that a message holds."""
-CHUNK = 20_000
-"""Rows whose cells are in memory at once."""
-PACKED: Mapping[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+LISTED = 30
+"""Names of columns that a message holds."""
 KINDS = {"number": "float64", "date": "datetime64[us]", "words": "int32"}
-SEPARATORS = ",;\t|"
-CHECKED = 20
-"""Lines that runs of spaces divide into equally many cells, where they separate."""
 
 
 @dataclass
@@ -72,6 +67,7 @@ def read_table(
     *,
     needed: Sequence[str] = (),
     drop: Sequence[str] = (),
+    encoding: str | None = None,
 ) -> TableRows:
     """Read a CSV or parquet file, or a DataFrame.
 
@@ -86,6 +82,7 @@ def read_table(
             missing cells, further ones are left out and named.
         needed: names of columns without which the table is of no use.
         drop: names of columns that are not read; with ``columns`` they may be missing.
+        encoding: of a CSV without a byte order mark that is no UTF-8; Windows-1252 by default.
 
     Raises ``ValueError`` with all faults of the file: rows of other lengths than the header, names
     that occur twice, names that are needed and missing, infinite numbers.
@@ -95,18 +92,24 @@ def read_table(
     # a DataFrame may have numbers as names
     options = (columns, list(map(str, needed)), list(map(str, drop)))
     if isinstance(source, pd.DataFrame):
-        return _read("the table", _FrameSource(source), *options)
+        return _read("the table", FrameSource(source), *options)
     if not isinstance(source, str | Path):
         raise ValueError(f"a table is a {type(source).__name__}: give a path, or a DataFrame")
     path = Path(source).expanduser()
     if not path.is_file():
         raise ValueError(f"{path} is no file: give a CSV or parquet file, or a DataFrame")
-    if path.suffix.lower() == ".parquet":
-        return _read(str(path), _FrameSource(read_parquet(path)), *options)
-    for encoding in encodings(path):
-        with suppress(UnicodeDecodeError):
-            return _read(str(path), TextSource(path, encoding), *options)
-    raise ValueError(f"{path} is no text: give a CSV or parquet file, or a DataFrame")
+    limit = csv.field_size_limit(LONGEST)
+    try:
+        packed = path.suffix.lower() == ".parquet"
+        file = FrameSource(read_parquet(path)) if packed else TextSource(path, encoding)
+        return _read(str(path), file, *options)
+    except DAMAGED as error:
+        if path.suffix.lower() not in ARCHIVES or getattr(error, "errno", None):
+            raise
+        damaged = f"{path} is no {path.suffix} file, or damaged ({error})"
+        raise ValueError(f"{damaged}: bring it anew, or rename it") from error
+    finally:
+        csv.field_size_limit(limit)
 
 
 def read_tables(
@@ -115,24 +118,24 @@ def read_tables(
     *,
     needed: Sequence[str] = (),
     needed_of_others: Sequence[str] = (),
-    drop: Sequence[str] = (),
+    **reading: Any,
 ) -> tuple[TableRows, dict[str, TableRows]]:
     """Read a table, and ``others`` by name, those that are not ``None``, alike.
 
-    Raises ``ValueError`` with the faults of all of them.
+    ``reading``: further options of `read_table`. Raises ``ValueError`` with the faults of all.
     """
     problems: list[str] = []
     first: TableRows | None = None
     read: dict[str, TableRows] = {}
     try:
-        first = read_table(source, needed=needed, drop=drop)
+        first = read_table(source, needed=needed, **reading)
     except ValueError as error:
         problems.append(str(error))
     columns = None if first is None else first.columns
     for name, other in others.items():
         try:
             if other is not None:
-                read[name] = read_table(other, columns, needed=needed_of_others, drop=drop)
+                read[name] = read_table(other, columns, needed=needed_of_others, **reading)
         except ValueError as error:
             problems.append(f"{name}: {error}")
     if first is None or problems:
@@ -140,21 +143,9 @@ def read_tables(
     return first, read
 
 
-def read_parquet(path: Path) -> pd.DataFrame:
-    """The frame in a parquet file, for which pandas needs another package."""
-    import pandas as pd
-
-    try:
-        return pd.read_parquet(path)
-    except ImportError as error:
-        raise ModuleNotFoundError(
-            f"{path} needs the package pyarrow: install it, or give a CSV file"
-        ) from error
-
-
 def _read(
     name: str,
-    source: _FrameSource | TextSource,
+    source: FrameSource | TextSource,
     columns: Mapping[str, Column] | None,
     needed: Sequence[str],
     drop: Sequence[str],
@@ -173,10 +164,8 @@ def _read(
     faults = [*source.faults, *faults]
     known = {*source.names, *names}
     for each in (*needed, *(drop if columns is None else ())):
-        if each not in known:
-            some = f"choose one of {_listed(source.names)}"
-            if each in source.index:
-                some = "it is the index, which reset_index() makes a column"
+        if each not in known and (each in needed or each not in source.apart):
+            some = source.apart.get(each, f"choose one of {listed(source.names, LISTED)}")
             faults.append(f"there is no column {each!r}: {some}")
     if not rows and not faults:
         faults.append("it has no rows")
@@ -184,9 +173,11 @@ def _read(
     proved = {sign for scan in read.values() if (sign := scan.proves())}
     decided = {each: scan.decide(proved) for each, scan in read.items()}
     lacking = [each for each in columns or () if each not in decided]
-    if columns is not None:
+    if columns is None:  # how a later table is read does not depend on its types
+        decided |= {each: Column("words") for each in source.words if each in decided}
+    else:
         if further := [each for each in decided if each not in columns]:
-            notes.append(f"{name} has further columns, left out: {_listed(further)}")
+            notes.append(f"{name} has further columns, left out: {listed(further, LISTED)}")
         decided = {each: column for each, column in decided.items() if each in columns}
     whole, odd = _converted(source, names, decided, rows)
     for each, values in whole.items():
@@ -195,8 +186,8 @@ def _read(
     if columns is not None:
         faults += _unlike(odd, columns, {each: scan.cells for each, scan in read.items()})
     if faults:
-        listed = f" {faults[0]}" if len(faults) == 1 else "".join(f"\n- {each}" for each in faults)
-        raise ValueError(f"{name} cannot be read:{listed}")
+        every = f" {faults[0]}" if len(faults) == 1 else "".join(f"\n- {each}" for each in faults)
+        raise ValueError(f"{name} cannot be read:{every}")
     notes += source.notes
     said = [(why, each, _shown(cells)) for why, each, cells in odd if not decided[each].empty]
     said += [(why, each, what) for each in decided for why, what in read[each].notes.items()]
@@ -212,7 +203,7 @@ def _read(
 
 
 def _converted(
-    source: _FrameSource | TextSource,
+    source: FrameSource | TextSource,
     names: Sequence[str | None],
     columns: Mapping[str, Column],
     rows: int,
@@ -268,14 +259,8 @@ def _is_nameless(name: str) -> bool:
     return not name or name.startswith("Unnamed:")  # as pandas calls them
 
 
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
-    return ", ".join(names[:LISTED]) + more
-
-
 def _shown(odd: Sequence[tuple[int, str]]) -> str:
-    shown = ", ".join(f"{text!r} in row {row + 1}" for row, text in odd[:SHOWN])
-    return shown + (f" and {len(odd) - SHOWN} more" if len(odd) > SHOWN else "")
+    return listed([f"{text!r} in row {row + 1}" for row, text in odd])
 
 
 def _one_line_each(said: Sequence[tuple[str, str, str]]) -> list[str]:
@@ -286,7 +271,8 @@ def _one_line_each(said: Sequence[tuple[str, str, str]]) -> list[str]:
         if len(columns) == 1:
             notes += [f"column {name!r}: {why}: {what}" for name, what in columns.items()]
         else:
-            notes.append(f"{why}: {_listed([f'{n!r} ({what})' for n, what in columns.items()])}")
+            each = [f"{name!r} ({what})" for name, what in columns.items()]
+            notes.append(f"{why}: {listed(each, LISTED)}")
     return notes
 
 
@@ -302,8 +288,8 @@ def _unlike(
         if why != END and len(stray) > (1 - NUMBERS) * count and not columns[name].empty:
             two = " and ".join(map(repr, list(dict.fromkeys(text for _, text in stray))[:2]))
             faults.append(
-                f"column {name!r}: {len(stray):,} of {count:,} cells, such as {two}, are no {kind} as"
-                " in the table it is read like: write them as there, or read both with dtypes="
+                f"column {name!r}: {len(stray):,} of {count:,} cells, such as {two}, are no {kind}"
+                " as in the table it is read like: write them as there, or read both with dtypes="
             )
     return faults
 
@@ -317,168 +303,3 @@ def _too_large(name: str, values: np.ndarray[Any, Any]) -> list[str]:
         f"column {name!r} holds numbers beyond those of float32 ({shown}): leave out these rows, or"
         " the column"
     ]
-
-
-# --- sources ---------------------------------------------------------------------------------
-
-
-def encodings(path: Path) -> tuple[str, ...]:
-    """Encodings that a file may have, the most likely first."""
-    with unpacked(path, "rb") as file:
-        start = file.read(3)
-    if start[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
-        return ("utf-16",)
-    return ("utf-8-sig" if start == codecs.BOM_UTF8 else "utf-8", "cp1252")
-
-
-def unpacked(path: Path, mode: str, **options: Any) -> Any:
-    """The file, unpacked."""
-    if path.suffix.lower() != ".zip":
-        return PACKED.get(path.suffix.lower(), open)(path, mode, **options)
-    with ZipFile(path) as archive:
-        names = archive.namelist()
-        if len(names) != 1:
-            raise ValueError(f"{path} holds {len(names)} files: unpack it, and give one of them")
-        file = archive.open(names[0])
-    return file if mode == "rb" else io.TextIOWrapper(file, **options)
-
-
-class TextSource:
-    """The cells of a CSV file, in chunks of rows.
-
-    Attributes:
-        names: of the columns; ``faults`` and ``notes`` are known after a pass over the rows.
-        comma: whether the separator suggests decimal commas.
-        index: names of what is no column; a file has none.
-
-    Raises ``UnicodeDecodeError`` where the file has another encoding.
-    """
-
-    index: Sequence[str] = ()
-
-    def __init__(self, path: Path, encoding: str) -> None:
-        self.path, self.encoding = path, encoding
-        self.faults: list[str] = []
-        self.notes: list[str] = []
-        with unpacked(path, "rt", encoding=encoding, newline="") as file:
-            sample = file.read(2**16)
-        if not sample.strip():
-            raise ValueError(f"{path} is empty: give a table with a header")
-        self.separator = _separator(sample)
-        self.comma = self.separator == ";"
-        self.names = [name.strip() for name in next(self._records(), [])]
-
-    def chunks(self) -> Iterator[list[Any]]:
-        """Columns of up to `CHUNK` rows, without rows of another length than the header."""
-        self.faults, self.notes = [], []
-        if all(map(is_number, self.names)):
-            shown = ", ".join(self.names[:3])
-            self.faults.append(f"its first line holds numbers, not names ({shown})")
-        rows = self._rows()
-        while chunk := list(islice(rows, CHUNK)):
-            yield list(zip(*chunk, strict=True))
-
-    def _rows(self) -> Iterator[list[str]]:
-        """The rows below the header that have its length."""
-        wrong: list[tuple[int, int]] = []
-        right = repeated = 0
-        records = self._records()
-        header = next(records)
-        try:
-            for number, record in enumerate(records, 1):
-                if len(record) == len(header) and record != header:
-                    right += 1
-                    yield record
-                elif len(record) == len(header):
-                    repeated += 1
-                else:
-                    wrong.append((number, len(record)))
-        except csv.Error as error:
-            self.faults.append(f"a quoted cell does not end where the next separator is ({error})")
-        if wrong:
-            shown = ", ".join(f"row {number} has {cells}" for number, cells in wrong[:SHOWN])
-            more = f" and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
-            fault = f"its header has {len(header)} names, but {shown} cells{more}"
-            if not right and len(wrong) > 1:
-                fault += (
-                    f"; if its cells are not divided by {self.separator!r}, give the DataFrame that"
-                    " pandas.read_csv returns with the right sep"
-                )
-            self.faults.append(fault)
-        if repeated:
-            rows = "1 row repeats" if repeated == 1 else f"{repeated} rows repeat"
-            self.notes.append(f"{rows} the header: left out")
-
-    def _records(self) -> Iterator[list[str]]:
-        """The header and the rows that are not empty, without empty cells beyond the header."""
-        width = None
-        with unpacked(self.path, "rt", encoding=self.encoding, newline="") as file:
-            sep, aligned = self.separator, self.separator == " "  # runs of spaces divide once
-            for record in csv.reader(file, delimiter=sep, skipinitialspace=aligned, strict=True):
-                if len(record) <= 1 and not any(record):
-                    continue
-                if width is None:
-                    width = len(record)
-                while len(record) > width and not record[-1].strip():
-                    record.pop()
-                yield record
-
-
-def _separator(sample: str) -> str:
-    """The separator that divides the header into the most names."""
-    header = next(line for line in sample.splitlines() if line.strip())
-    counts = {each: len(next(csv.reader([header], delimiter=each))) for each in SEPARATORS}
-    best = max(counts, key=lambda each: counts[each])
-    if counts[best] > 1:
-        return best
-    first = csv.reader(sample.splitlines()[:CHECKED], delimiter=" ", skipinitialspace=True)
-    widths = {len([cell for cell in record if cell]) for record in first} - {0}
-    if len(widths) == 1 and widths != {1}:
-        return " "
-    try:
-        found = csv.Sniffer().sniff(sample).delimiter
-    except csv.Error:  # a single column
-        return ","
-    return "," if found.isalnum() or found not in header else found
-
-
-class _FrameSource:
-    """The columns of a DataFrame: numbers and dates as they are, others as they are written."""
-
-    comma = False
-
-    def __init__(self, frame: pd.DataFrame) -> None:
-        self.index = [str(name) for name in frame.index.names]
-        self.names = [str(name).strip() for name in frame]
-        self.faults: list[str] = []
-        self.notes: list[str] = []
-        self._frame = frame
-
-    def chunks(self) -> Iterator[list[Any]]:
-        """All rows."""
-        if len(self._frame):
-            yield [_typed(self._frame.iloc[:, place]) for place in range(self._frame.shape[1])]
-
-
-def _typed(column: pd.Series[Any]) -> Any:
-    """Float64 or datetime64 values, or an array of strings."""
-    import pandas as pd
-
-    kinds = pd.api.types
-    if kinds.is_datetime64_any_dtype(column):
-        if column.dt.tz is not None:  # as in files, where offsets may differ between rows
-            column = column.dt.tz_convert("UTC").dt.tz_localize(None)
-        return column.to_numpy("datetime64[us]")
-    if kinds.is_timedelta64_dtype(column):
-        return column.dt.total_seconds().to_numpy("float64") / 86_400
-    plain = kinds.is_numeric_dtype(column) and not kinds.is_complex_dtype(column)
-    if plain and not kinds.is_bool_dtype(column):
-        values = column.to_numpy("float64", na_value=np.nan)
-        if not kinds.is_integer_dtype(column) or not (np.abs(values) >= 10.0**DIGITS).any():
-            return values
-    try:
-        codes, distinct = pd.factorize(column)
-    except TypeError:  # of cells that are lists
-        return np.array([str(cell) for cell in column], object)
-    words = [str(word).strip() for word in distinct]
-    return np.array([*words, ""], object)[codes]

@@ -28,6 +28,7 @@ DIGITS = 15
 """Digits that a float64 tells apart: whole numbers of more digits are read as words."""
 SCALES = {"k": 1e3, "m": 1e6, "mio": 1e6, "mn": 1e6, "b": 1e9, "bn": 1e9, "mrd": 1e9}
 """What stands behind thousands, millions and billions, in lower case and without a point."""
+ORDINALS = ("st", "nd", "rd", "th")
 SHARES = {"%": 0.01, "‰": 0.001}
 LONG = 50
 """Letters of a date and its time, at most."""
@@ -96,7 +97,7 @@ def number(word: str, comma: bool) -> Number | None:
         return _hours(clock)
     bracketed = _BRACKETS.fullmatch(text)
     found = _NUMBER.fullmatch("".join(bracketed.groups()) if bracketed else text)
-    if found is None or (found["before"] and found["after"]):
+    if found is None or (found["before"] and found["after"]) or found["after"] in ORDINALS:
         return None
     signs = [*filter(None, (found["sign"], found["inner"], found["last"], bracketed and "-"))]
     group, whole, rest = found["group"], found["whole"], found["rest"] or ""
@@ -106,6 +107,8 @@ def number(word: str, comma: bool) -> Number | None:
     if group == decimal and not rest and whole.count(group) == 1:  # as 1.234, without thousands
         whole, _, decimals = whole.partition(group)
     elif group == decimal or rest[:1] not in ("", decimal) or (group and whole.startswith("0")):
+        return None
+    if rest in (".", ",") and found["after"]:  # as "2. Married"
         return None
     digits = re.sub(r"\D", "", whole)
     if len(signs) > 1 or not (digits or decimals) or _is_long(text):

@@ -249,7 +249,6 @@ class PolicySampler(Sampler[int]):
 
     def __iter__(self) -> Iterator[int]:
         policy = self.policy
-        policy.exchange()
         if self.progress is None and policy.begun >= self.epochs:
             warn(
                 f"{type(policy).__name__} has completed its {self.epochs:g} epochs, so its"

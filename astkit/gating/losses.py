@@ -29,7 +29,7 @@ def cross_entropy_rows(outputs: Any, targets: Any) -> Any:
 
     Raises ``ValueError`` if logits or labels are missing or their shapes do not match.
     """
-    own = _part(outputs, "loss")
+    own = part_of(outputs, "loss")
     if isinstance(own, Tensor) and own.ndim == 1 and len(own) == count_rows(targets):
         return own
     logits, labels = single(logits_of(outputs)), labels_of(targets)
@@ -88,7 +88,7 @@ def check_unshifted(run: Callable[[dict[str, Any]], Any], batch: Any) -> None:
 
     ``run`` returns the outputs of the model for a batch.
     """
-    if shifts_labels(lambda given: _part(run(given), "loss"), batch):
+    if shifts_labels(lambda given: part_of(run(given), "loss"), batch):
         raise ValueError(
             "the model shifts its labels, since the first of each row has no part in its own loss,"
             " but cross_entropy_rows does not: set criterion to"
@@ -111,6 +111,8 @@ def reduced(losses: Tensor, mask: Tensor | None) -> Tensor:
 def token_losses(criterion: Criterion, outputs: Any, targets: Any) -> tuple[Tensor, Tensor | None]:
     """Output of the criterion, ``[rows]`` or ``[rows, ...]``, and its mask, if any."""
     rows = count_rows(targets)
+    tracked = isinstance(targets, Tensor) and not targets.is_inference()
+    before = targets._version if tracked else 0
     if criterion is not cross_entropy_rows:  # which takes the logits alone
         outputs = singles(outputs)
     try:
@@ -129,6 +131,8 @@ def token_losses(criterion: Criterion, outputs: Any, targets: Any) -> tuple[Tens
             f"the criterion refused outputs of {shown(outputs)} and targets of {shown(targets)}:"
             f" {remedy} ({error})"
         ) from error
+    if tracked and targets._version != before:
+        raise ValueError("the criterion changes its targets in place: let it use targets.clone()")
     losses, mask = returned if isinstance(returned, tuple) else (returned, None)
     if not isinstance(losses, Tensor) or losses.ndim == 0 or len(losses) != rows:
         raise ValueError(
@@ -190,7 +194,7 @@ def logits_of(outputs: Any) -> Tensor:
     """The logits in a model's outputs; raises ``ValueError`` if there are none."""
     if isinstance(outputs, Tensor):
         return outputs
-    logits = _part(outputs, "logits")
+    logits = part_of(outputs, "logits")
     if logits is None and isinstance(outputs, tuple | list):
         logits = next((each for each in tensors(outputs) if each.ndim > 1), None)
     if isinstance(logits, Tensor):
@@ -249,7 +253,8 @@ def _classes_second(logits: Tensor, labels: Tensor) -> Tensor:
     return logits.movedim(-1, 1) if last else logits
 
 
-def _part(value: Any, name: str) -> Any:
+def part_of(value: Any, name: str) -> Any:
+    """The entry or attribute ``name`` of a model's outputs, else ``None``."""
     return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
 
 

@@ -21,11 +21,24 @@ from torch import Tensor, nn
 
 from astkit import distributed
 from astkit.checks import check_count
-from astkit.datasets.batch import call, check_index
+from astkit.datasets.batch import Batch, check_index
 from astkit.gating.epoch import PolicySampler
 from astkit.gating.epoch import RunInfo as RunInfo
-from astkit.gating.losses import Criterion, check_unshifted, class_outputs, cross_entropy_rows
-from astkit.gating.selection import Predictions, check_selection, evaluating, predictions
+from astkit.gating.losses import (
+    Criterion,
+    check_unshifted,
+    class_outputs,
+    cross_entropy_rows,
+    shown,
+)
+from astkit.gating.selection import (
+    Predictions,
+    called,
+    check_selection,
+    evaluating,
+    predictions,
+    unchanged,
+)
 from astkit.gating.selection import Scored as Scored
 from astkit.gating.selection import Selection as Selection
 from astkit.gating.visits import Visit as Visit
@@ -271,7 +284,9 @@ class InLoop:
         if criterion is cross_entropy_rows and y is None and not self._compared:
             self._compared = True
             with evaluating(model):
-                check_unshifted(lambda given: call(model, given, given), x)
+                check_unshifted(
+                    lambda given: unchanged(called, model, Batch(None, given, given))[0], x
+                )
         batch = Scored(None, x if y is None else y, x, index, model, criterion=criterion)
         if index is not None:
             check_index(index, batch.rows)
@@ -295,13 +310,10 @@ class InLoop:
                 f"{self._name} needs the correctness of each sample: call"
                 " policy.mean(losses, index, outputs=outputs, targets=y)"
             )
-        shapes = [
-            list(part.shape) if isinstance(part, Tensor) else type(part).__name__
-            for part in (losses, index)
-        ]
-        if shapes[0] != shapes[1] or len(shapes[0]) != 1:
+        known = isinstance(losses, Tensor) and losses.ndim == 1
+        if not known or shown(losses) != shown(index):
             raise ValueError(
-                f"losses has shape {shapes[0]} and index {shapes[1]}: pass one loss and one index"
+                f"losses has {shown(losses)} and index {shown(index)}: pass one loss and one index"
                 " per row, from a criterion built with reduction='none'"
             )
         scale = self.sampler.scale_of(index).to(losses.device)

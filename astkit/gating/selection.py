@@ -10,13 +10,17 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import filterfalse
+from operator import attrgetter
 from typing import Any, NamedTuple, Self
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
 from astkit import distributed, rng
-from astkit.datasets.batch import Batch, call, count_rows, take_rows, tensors
+from astkit.datasets.batch import Batch, call, count_rows, map_tensors, take_rows, tensors
 from astkit.gating.losses import (
     Criterion,
     class_outputs,
@@ -25,6 +29,7 @@ from astkit.gating.losses import (
     logits_of,
     row_losses,
 )
+from astkit.progress import warn
 
 Forward = Callable[[nn.Module, Batch], Any]
 """Outputs of a model for a batch, in the precision of the run."""
@@ -190,6 +195,67 @@ def evaluating(model: nn.Module | None, device: torch.device | str = "cpu") -> I
             torch.clear_autocast_cache()  # before torch 2.10, its weights have no gradients
 
 
+_CHANGES: WeakKeyDictionary[nn.Module, dict[bool, bool]] = WeakKeyDictionary()
+"""Whether a pass of a model, in training mode or not, changes its inputs in place."""
+_VERSION = attrgetter("_version")
+
+
+def unchanged(
+    forward: Forward, model: nn.Module, batch: Batch, fresh: bool = False
+) -> tuple[Any, Any]:
+    """Outputs of ``forward(model, batch)``, and the targets for the criterion.
+
+    ``batch`` keeps its values and its keys. The first pass of a model, in either mode, works on a
+    copy, which shows whether the model changes its inputs in place; if so, all do. A ``fresh``
+    batch is not used again, so that its tensors need no copy. Raises ``ValueError`` for a change
+    that begins later.
+    """
+    known = _CHANGES.setdefault(model, {})
+    changes = False if fresh else known.get(model.training)
+    given, single = batch, isinstance(batch.x, Tensor)
+    if changes is not False:
+        given = batch.map(partial(map_tensors, torch.clone))
+    elif not single:  # containers that the model may write to
+        given = batch.map(partial(map_tensors, lambda each: each))
+    parts = (given.x,) if single else tensors(given.x)
+    own = [] if fresh else list(filterfalse(Tensor.is_inference, parts))
+    before = list(map(_VERSION, own))
+    outputs = forward(model, given)
+    touched = before != list(map(_VERSION, own))
+    if changes is False and touched:
+        raise ValueError(
+            f"the model now changes its inputs in place, as it did not at first: {_NEW}"
+        )
+    if changes is None:  # x.data, or an array that shares its memory, has no new version
+        known[model.training] = touched or not all(map(_equal, tensors(batch.x), own))
+        if known[model.training]:
+            warn(f"the model changes its inputs in place, so passes work on copies of them: {_NEW}")
+    if given.y is not given.x:
+        return outputs, batch.y
+    # with what the model wrote, and what it took out
+    return outputs, {**batch.y, **given.y} if isinstance(given.y, dict) else given.y
+
+
+_NEW = "let forward make new tensors, such as with x = (x - mean) / std"
+
+
+def changes_inputs(model: nn.Module) -> bool:
+    """Whether ``model`` was found to change its inputs in place, see `unchanged`."""
+    return any(_CHANGES.get(model, {}).values())
+
+
+def _equal(first: Tensor, second: Tensor) -> bool:
+    """Whether two tensors have the same values, NaN included; of sparse ones it is not known."""
+    if first.is_nested or first.layout != torch.strided:
+        return True
+    return first.shape == second.shape and bool(((first == second) | (first != first)).all())
+
+
+def called(model: nn.Module, batch: Batch) -> Any:
+    """Outputs of ``model`` for a batch of any structure."""
+    return call(model, batch.x, batch.y)
+
+
 class Scored:
     """A batch as a policy sees it: rows, and, once it is scored, outputs and losses.
 
@@ -230,11 +296,11 @@ class Scored:
         self.batch = Batch(index, inputs, targets)
         self.targets, self.inputs, self.index, self.model = targets, inputs, index, model
         # the inputs may hold no tensor, such as texts
-        first = next(tensors((inputs, targets)), None)
+        first = inputs if isinstance(inputs, Tensor) else next(tensors((inputs, targets)), None)
         self.device = torch.device("cpu") if first is None else first.device
         self.criterion = criterion
         self._outputs = outputs
-        self._forward = forward or (lambda model, batch: call(model, batch.x, batch.y))
+        self._forward = forward or called
         self._count = count or (lambda model, batch: None)
         self._losses: Tensor | None = None
 
@@ -295,7 +361,9 @@ class Scored:
         if other and any(each.device != self.device for each in model.parameters()):
             model.to(self.device)
         with evaluating(model, self.device):
-            outputs = self._forward(model, self.batch)
+            outputs, targets = unchanged(self._forward, model, self.batch)
+        if not other:  # of a batch that is a single object, as the model left it
+            self.targets = targets
         self._count(model, self.batch)
         return outputs
 

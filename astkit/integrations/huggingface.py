@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -19,12 +19,12 @@ from transformers import Trainer
 from transformers.trainer_utils import get_last_checkpoint
 
 from astkit.datasets import indexed
-from astkit.datasets.batch import IGNORED, as_batch, count_rows, take_rows, tensors
+from astkit.datasets.batch import IGNORED, Batch, as_batch, count_rows, take_rows, tensors
 from astkit.gating import Criterion, Policy, Scored, Selection, cross_entropy_rows, token_losses
 from astkit.gating.epoch import PolicySampler
-from astkit.gating.losses import logits_of, reduced, shifts_labels, single
+from astkit.gating.losses import logits_of, part_of, reduced, shifts_labels, single
 from astkit.gating.policy import as_policy
-from astkit.gating.selection import evaluating
+from astkit.gating.selection import evaluating, unchanged
 from astkit.progress import warn
 from astkit.trainers import checkpoint
 from astkit.trainers.fingerprint import check_same, plain
@@ -103,7 +103,7 @@ class PolicyTrainer(Trainer):
         )
         if not len(inner):
             raise ValueError(TOO_FEW)
-        self._epochs = _Epochs(self, inner, sampler)
+        self._epochs = _Epochs(self, inner)
         return DataLoader(self._epochs, batch_size=None)
 
     def num_examples(self, dataloader: DataLoader[Any]) -> int:
@@ -144,7 +144,7 @@ class PolicyTrainer(Trainer):
     def _default_criterion(self, model: nn.Module, batch: dict[str, Any]) -> Criterion:
         """The criterion whose mean over ``batch`` is the loss that ``model`` returns."""
         with evaluating(model, next(tensors(batch)).device):
-            outputs = model(**batch)
+            outputs = _whole(model, batch)
             own = _own_loss(outputs)
             if own is None:
                 return cross_entropy_rows
@@ -216,12 +216,14 @@ def causal_losses(outputs: Any, batch: Any) -> tuple[Tensor, Tensor]:
     return losses, labels != IGNORED
 
 
+def _whole(model: nn.Module, batch: Mapping[str, Any]) -> Any:
+    """Outputs of ``model`` for all of ``batch``, which is left as it is."""
+    return unchanged(lambda net, given: net(**given.x), model, Batch(None, batch, batch))[0]
+
+
 def _own_loss(outputs: Any) -> Any:
     """The mean loss in a model's outputs, 0-dim; ``None`` if there is none."""
-    if isinstance(outputs, Mapping):
-        loss = outputs.get("loss")
-    else:
-        loss = outputs[0] if isinstance(outputs, tuple) else getattr(outputs, "loss", None)
+    loss = outputs[0] if isinstance(outputs, tuple) else part_of(outputs, "loss")
     return loss.mean() if isinstance(loss, Tensor) and loss.ndim < 2 else None
 
 
@@ -233,7 +235,7 @@ def _shifts(model: nn.Module, batch: Mapping[str, Any]) -> bool:
             "all labels of the first batch are -100, which does not tell how the loss is computed:"
             " pass criterion=causal_losses for shifted labels, or criterion=cross_entropy_rows"
         )
-    return shifts_labels(lambda given: _own_loss(model(**given)), batch)
+    return shifts_labels(lambda given: _own_loss(_whole(model, given)), batch)
 
 
 def _rows(criterion: Criterion, outputs: Any, batch: Any) -> tuple[Tensor, Tensor]:
@@ -252,10 +254,9 @@ class _Epochs(IterableDataset[Any]):
         at_start: the policy's state at the start of its current epoch.
     """
 
-    def __init__(
-        self, trainer: PolicyTrainer, loader: DataLoader[Any], sampler: PolicySampler
-    ) -> None:
-        self.trainer, self.loader, self.sampler = trainer, loader, sampler
+    def __init__(self, trainer: PolicyTrainer, loader: DataLoader[Any]) -> None:
+        self.trainer, self.loader = trainer, loader
+        self.sampler = cast(PolicySampler, loader.sampler)
         self.length = len(loader)
         self.at_start: dict[str, Any] = {}
         self.batches = self._batches()

@@ -165,8 +165,6 @@ class Costs:
 
 def shape_of(batch: Batch) -> Shape:
     """Shapes of the inputs of one row."""
-    if isinstance(batch.x, Tensor):
-        return (tuple(batch.x.shape[1:]),)
     return tuple(tuple(tensor.shape[1:]) for tensor in tensors(batch.x))
 
 

@@ -93,7 +93,13 @@ def build_notebook(notebook: Notebook, parameters: Mapping[str, Any]) -> Noteboo
     if tagged and tagged[0] != place:
         raise ValueError(f"{notebook.path}: the parameters cell must be the first code cell")
     source = cells[place].source if tagged else ""
-    named = _named_files(notebook, {**notebook.defaults, **values})
+    named = {}
+    for name, value in {**notebook.defaults, **values}.items():
+        if isinstance(value, str) and os.path.isfile(path := notebook.path.parent / value):
+            if path.stat().st_size > LARGEST:
+                large = f"{name} names {path}, which has more than {LARGEST / 1e6:g} MB"
+                raise ValueError(f"{large}: upload it to Kaggle as a dataset, and pass that path")
+            named[name] = path
     files = {f"files/{name}/{path.name}": path for name, path in named.items()}
     files |= {f"beside/{name}": path for name, path in needed_files(notebook)[0].items()}
     data = carried_data(notebook, values)
@@ -201,18 +207,6 @@ def _package_cell(text: str, digest: str, data: list[str]) -> str:
         digest=digest,
         lines="\n".join(f'    "{row}",' for row in rows),
     )
-
-
-def _named_files(notebook: Notebook, parameters: Mapping[str, Any]) -> dict[str, Path]:
-    """Files that parameters name, relative to the notebook, by parameter."""
-    files = {}
-    for name, value in parameters.items():
-        if isinstance(value, str) and os.path.isfile(path := notebook.path.parent / value):
-            if path.stat().st_size > LARGEST:
-                large = f"{name} names {path}, which has more than {LARGEST / 1e6:g} MB"
-                raise ValueError(f"{large}: upload it to Kaggle as a dataset, and pass that path")
-            files[name] = path
-    return files
 
 
 def needed_files(notebook: Notebook) -> tuple[dict[str, Path], list[Path]]:

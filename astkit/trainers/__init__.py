@@ -4,9 +4,9 @@ trainer: the loop. step: what a step did. batches: training batches in the order
 optimisation: forward and backward pass, optimizer step. graphs: steps recorded as CUDA graphs.
 evaluation: metrics, the data evaluated after each epoch, early stopping. first_batch: checks before
 the first step. refusals: sentences about what cannot be trained. config: `TrainConfig`, `Budget`,
-learning rates. history: records. reports: records on their way to observers. steering: settings
-changed in a run. checkpoint: files of a run's state. fingerprint: whether it is the same run.
-stopping: time budgets. progress: bars of runs. sample_by_sample: single rows, as the original.
+learning rates, the time budget of a process. history: records, and their way to observers.
+steering: settings changed in a run. checkpoint: files of a run's state. fingerprint: whether it is
+the same run. progress: bars of runs. sample_by_sample: single rows, as the original.
 """
 
 from astkit.trainers.checkpoint import Checkpoints as Checkpoints

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader, default_collate
 
 from astkit import distributed, rng
 from astkit.datasets import BatchSource, Loader
@@ -107,9 +108,8 @@ class Batches:
             return self.source.batches(number, None, self.taken)
         if self.by_number:
             planned = slice(0, self._part(self.batch - self.taken).stop)
-            again = self.epoch.occurrences(planned)
-            options = {} if again is None else {"occurrence": again}
-            return self.source.batches(number, self.epoch.rows[planned], self.batch, **options)
+            rows, again = self.epoch.rows[planned], self.epoch.occurrences(planned)
+            return self.source.batches(number, rows, self.batch, again)
         if self.taken:
             warn(
                 f"the run goes on in the middle of epoch {number}, for which a"
@@ -234,6 +234,14 @@ class Batches:
         self.epoch.load_state_dict(state["plan"])
         if self.epoch.planned:
             self._in_round = self._batches_in_round(self.batch - self.taken)
+
+
+def gives_new_tensors(source: Any) -> bool:
+    """Whether no other pass gives the same tensors again, as one of a list of batches does."""
+    loader = getattr(source, "loader", source)
+    others = getattr(type(loader), "__iter__", DataLoader.__iter__) is not DataLoader.__iter__
+    stacked = getattr(loader, "collate_fn", loader) in (None, default_collate)
+    return not others and (stacked or getattr(loader, "num_workers", 0) > 0)
 
 
 def length(source: Any) -> float:

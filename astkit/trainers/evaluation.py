@@ -21,7 +21,7 @@ from astkit.checks import check_count, check_types
 from astkit.datasets import BatchSource, as_loader
 from astkit.datasets.batch import Batch, count_rows, map_tensors, tensors
 from astkit.datasets.foreign import check_unshuffled, is_dataset, open_data, parts_of
-from astkit.gating.losses import class_outputs, row_losses, singles
+from astkit.gating.losses import class_outputs, row_losses, shown, singles
 from astkit.trainers.config import TrainConfig
 
 
@@ -86,10 +86,9 @@ class Metric:
         values = cast(Callable[[Any, Any], Tensor], self.function)(outputs, targets)
         count = count_rows(targets)
         if not isinstance(values, Tensor) or values.shape[:1] != (count,):
-            shape = list(values.shape) if isinstance(values, Tensor) else type(values).__name__
             raise ValueError(
-                f"the metric {self.name!r} gave {shape} for {count} rows: return one value per"
-                " row, which is averaged over all rows, or give an object with update(outputs,"
+                f"the metric {self.name!r} gave {shown(values)} for {count} rows: return one value"
+                " per row, which is averaged over all rows, or give an object with update(outputs,"
                 " targets) and compute()"
             )
         return values.flatten(1).float().mean(1) if values.ndim > 1 else values

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from astkit import rng
 from astkit.datasets import BatchSource
-from astkit.datasets.batch import Args, Batch, call
+from astkit.datasets.batch import Args, Batch
 from astkit.datasets.facts import class_labels
 from astkit.gating.losses import (
     Criterion,
@@ -24,14 +25,15 @@ from astkit.gating.losses import (
     shown,
 )
 from astkit.gating.policy import Policy
-from astkit.gating.selection import evaluating
+from astkit.gating.selection import called, evaluating, unchanged
 from astkit.gating.targets import Targets, targets_of
 from astkit.trainers.refusals import out_of_memory
 
+Pass = Callable[[Batch], tuple[Any, Any]]
+"""Outputs of a batch, and its targets, see `unchanged`."""
 
-def check_batch(
-    forward: Callable[[Batch], Any], criterion: Criterion, batch: Batch, source: BatchSource
-) -> Targets:
+
+def check_batch(forward: Pass, criterion: Criterion, batch: Batch, source: BatchSource) -> Targets:
     """What the targets are to ``criterion``, from the outputs of two rows.
 
     Raises ``ValueError`` for a batch without rows, inputs that the model refuses, a model that
@@ -41,18 +43,18 @@ def check_batch(
     """
     if not batch.rows:
         raise ValueError("a batch of the data is empty: remove empty batches from the loader")
-    few = batch.take(slice(0, 2))
-    outputs = first_outputs(forward, few)
+    few = batch.take(torch.arange(min(2, batch.rows)))  # a copy
+    outputs, y = first_outputs(forward, few)
     if criterion is cross_entropy_rows:
-        check_unshifted(lambda x: forward(few._replace(x=x, y=x)), few.x)
+        check_unshifted(lambda x: forward(few._replace(x=x, y=x))[0], few.x)
         if getattr(outputs, "loss", None) is None:
             _check_probabilities(batch.y)
-    found = targets_of(criterion, outputs, few.y)
+    found = targets_of(criterion, outputs, y)
     if found.logits:
         for labels in (labels_of(batch.y), class_labels(source)):
             if labels is not None:
                 check_labels(labels, logits_of(outputs).shape[1])
-    row_losses(criterion, outputs, few.y)
+    row_losses(criterion, outputs, y)
     return found
 
 
@@ -78,7 +80,7 @@ def initialise(
         return
     few = load().take(slice(0, 2))
     with evaluating(model.to(device), device), rng.isolated(device, seed, "lazy modules"):
-        first_outputs(lambda batch: call(model, batch.x, batch.y), few)
+        first_outputs(partial(unchanged, called, model), few)
     if unused := _uninitialised(model):
         raise ValueError(
             f"the model has lazy parameters that its forward pass does not use, {unused[0]}: leave"
@@ -91,8 +93,8 @@ def _uninitialised(model: nn.Module) -> list[str]:
     return [name for name, part in named if nn.parameter.is_lazy(part)]
 
 
-def first_outputs(forward: Callable[[Batch], Any], few: Batch) -> Any:
-    """Outputs of a model for its first rows; ``ValueError`` if it refuses them."""
+def first_outputs(forward: Pass, few: Batch) -> tuple[Any, Any]:
+    """What ``forward`` gives for the first rows; ``ValueError`` if the model refuses them."""
     refusals: tuple[type[Exception], ...] = (RuntimeError,)
     if not isinstance(few.x, Tensor):  # which the model may not take at all
         refusals = (AttributeError, LookupError, RuntimeError, TypeError)

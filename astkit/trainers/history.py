@@ -122,10 +122,9 @@ class Reports:
         self.observers: list[Any] = [history, *observers]
         self.need_outputs = any(getattr(each, "needs_outputs", False) for each in observers)
         self.watchers = [each.watch for each in self.observers if hasattr(each, "watch")]
-        self.unseen: list[StepRecord] = []
+        self.unseen: list[tuple[StepRecord, Selection | None]] = []
         self.every, self._sent = every, 0.0
         self.seconds = NOTEBOOK_SECONDS if in_notebook() else math.inf
-        self._chosen: list[Selection | None] = []  # of these batches
 
     def add(self, observer: Observer, accelerator: bool = False) -> None:
         """Send the records to ``observer`` too, every ``observer.seconds`` if it has them."""
@@ -136,8 +135,7 @@ class Reports:
 
     def keep(self, record: StepRecord, chosen: Selection | None = None) -> bool:
         """Keep the record of a batch until it is sent; returns whether it is time to."""
-        self.unseen.append(record)
-        self._chosen.append(chosen)
+        self.unseen.append((record, chosen))
         if len(self.unseen) >= self.every or record.step == 1:
             return True
         return time.perf_counter() - self._sent > self.seconds
@@ -145,27 +143,23 @@ class Reports:
     def send(self, shown: Mapping[str, Any], **latest: Any) -> None:
         """Send the kept records, the last one with the metrics ``latest``; waits for the device.
 
-        ``shown`` and scores go to observers that are ``live``, and are not kept.
+        ``shown`` and scores, of `BATCHES` at most, go to observers that are ``live``, and are not
+        kept.
         """
-        records, self.unseen = self.unseen, []
-        scores = self._scores()
-        found = _fetched([*(record.metrics for record in records), *scores])
-        own, scores = found[: len(records)], found[len(records) :]
-        for record, values, few in zip(records, own, scores, strict=True):
-            known, more = (latest, shown) if record is records[-1] else ({}, {})
-            metrics = {**record.metrics, **values, **known}
+        kept, self.unseen = self.unseen, []
+        last, every = len(kept) - 1, -(-len(kept) // BATCHES)
+        live = any(map(_is_live, self.observers))
+        scores = [
+            _few_scores(chosen) if live and (last - place) % every == 0 else {}
+            for place, (_, chosen) in enumerate(kept)
+        ]
+        found = _fetched([*(record.metrics for record, _ in kept), *scores])
+        for place, (record, _) in enumerate(kept):
+            known, more = (latest, shown) if place == last else ({}, {})
+            metrics = {**record.metrics, **found[place], **known}
+            few = found[len(kept) + place]
             self.log(StepRecord(record.step, "train", metrics), {**few, **more})
         self._sent = time.perf_counter()
-
-    def _scores(self) -> list[dict[str, Any]]:
-        """For each kept record its scores, if an observer is live; of `BATCHES` at most."""
-        chosen, self._chosen = self._chosen, []
-        every = -(-len(chosen) // BATCHES)
-        needed = any(map(_is_live, self.observers))
-        return [
-            _few_scores(each) if needed and (len(chosen) - 1 - place) % every == 0 else {}
-            for place, each in enumerate(chosen)
-        ]
 
     def log(self, record: StepRecord, shown: Mapping[str, Any] | None = None) -> None:
         """Send a record to all observers; ``shown`` to those that are live."""

@@ -15,7 +15,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from astkit import distributed
 from astkit.datasets.batch import Batch, call, join, tensors
 from astkit.gating.losses import Criterion, row_losses
-from astkit.gating.selection import Predictions, predictions
+from astkit.gating.selection import Predictions, changes_inputs, predictions, unchanged
 from astkit.profiling.flops import BatchFlops
 from astkit.profiling.ledger import Ledger
 from astkit.progress import warn
@@ -106,6 +106,7 @@ class ForwardPasses:
         training_pass: what is called in training, the model or its compiled form.
         micro_batch: rows per forward pass; ``None`` for the whole batch.
         graphs: `StepGraphs`, or ``None`` where kernels are launched one by one.
+        fresh: whether no batch to train on is used again, so that the model may change it.
     """
 
     def __init__(self, model: nn.Module, config: TrainConfig, device: torch.device) -> None:
@@ -127,6 +128,7 @@ class ForwardPasses:
         self._half = HALF.get(config.precision)
         self.micro_batch = config.micro_batch
         self.graphs: StepGraphs | None = None
+        self.fresh = True
 
     def autocast(self) -> AbstractContextManager[Any]:
         """Context with the precision of the configuration."""
@@ -142,6 +144,14 @@ class ForwardPasses:
                 if tensor.ndim:
                     torch._dynamo.maybe_mark_dynamic(tensor, 0)
         return call(model, x, batch.y)
+
+    def train(self, batch: Batch) -> tuple[Any, Any]:
+        """Outputs of the training pass, and the targets for the criterion."""
+        if self.fresh and isinstance(batch.x, Tensor):
+            return self.call(self.training_pass, batch), batch.y
+        return unchanged(
+            lambda _, given: self.call(self.training_pass, given), self.model, batch, self.fresh
+        )
 
     def outputs(self, model: nn.Module, batch: Batch) -> Any:
         """Outputs of ``model`` in its current mode, computed in micro-batches."""
@@ -178,8 +188,9 @@ class ForwardPasses:
                 return attempt(first, batch, *rest)
             except (RuntimeError, MemoryError) as error:
                 size = min(self.micro_batch or batch.rows, batch.rows)
-                if not out_of_memory(error) or size < 2 or distributed.world() > 1:
-                    raise
+                hopeless = size < 2 or distributed.world() > 1
+                if not out_of_memory(error) or hopeless or changes_inputs(self.model):
+                    raise  # also where the rows may be changed already
             # outside the handler: the traceback references tensors that must be freed
             self.micro_batch = -(-size // 2)
             if self.graphs is not None:
@@ -332,7 +343,7 @@ class Optimisation:
 
     def _gradient(self, weight: Tensor | None, batch: Batch, divisor: float | Tensor) -> Tensor:
         """Add the gradient of a batch; if it fails, those that waited are left as they were."""
-        waiting = []
+        waiting, known = [], len(self._predictions)
         if self.accumulated.rows:
             waiting = [(p, p.grad.clone()) for p in self.model.parameters() if p.grad is not None]
         try:
@@ -346,6 +357,7 @@ class Optimisation:
                     losses.append(self._backward(few, own, divisor))
             return torch.cat(losses)
         except BaseException:
+            del self._predictions[known:]
             self.model.zero_grad(set_to_none=True)
             for parameter, gradient in waiting:
                 parameter.grad = gradient
@@ -354,10 +366,10 @@ class Optimisation:
     def _backward(self, batch: Batch, weight: Tensor | None, divisor: float | Tensor) -> Tensor:
         with self.ledger.phase("forward"):
             with self.passes.autocast():
-                outputs = self.passes.call(self.passes.training_pass, batch)
-            losses = row_losses(self.criterion, outputs, batch.y)
+                outputs, targets = self.passes.train(batch)
+            losses = row_losses(self.criterion, outputs, targets)
             if self.watching:
-                self._predictions.append(predictions(outputs, batch.y))
+                self._predictions.append(predictions(outputs, targets))
         with self.ledger.phase("backward"):
             values = losses.detach()
             self.finite.check(values.sum(), "training loss")

@@ -13,7 +13,7 @@ from astkit.datasets.batch import Batch, join
 from astkit.gating.controllers import Controller
 from astkit.gating.gate import Gate
 from astkit.gating.scores import RelativeScore, score_rows
-from astkit.gating.selection import evaluating
+from astkit.gating.selection import evaluating, unchanged
 from astkit.names import resolve
 from astkit.trainers.step import StepResult
 from astkit.trainers.trainer import Trainer
@@ -102,7 +102,7 @@ class SampleBySampleTrainer(Trainer):
         gate, rows = self.gate, _rows(batch)
         with self.ledger.phase("score"):
             with evaluating(self.model, self.device):
-                outputs = join([self.forward(self.model, row) for row in rows])
+                outputs = join([unchanged(self.forward, self.model, row)[0] for row in rows])
                 scores = gate.scores(self.scored(batch, outputs))
             chosen = gate.select(scores)
         self._count_pass(self.model, batch)
@@ -160,7 +160,8 @@ class SampleBySampleTrainer(Trainer):
 
     def _score(self, row: Batch) -> Tensor:
         """Score of one row, 0-dim, in eval mode; its reference runs in place of the batch's."""
-        score, seen = self.gate.significance, self.scored(row, self.forward(self.model, row))
+        score = self.gate.significance
+        seen = self.scored(row, unchanged(self.forward, self.model, row)[0])
         if not isinstance(score, RelativeScore):
             self.count += 1
             return score_rows(score, seen)[0]

@@ -25,13 +25,13 @@ from astkit.datasets.foreign import check_unshuffled
 from astkit.datasets.joined import joined
 from astkit.gating.losses import Criterion, cross_entropy_rows, row_losses, token_losses
 from astkit.gating.policy import Policy, as_policy
-from astkit.gating.selection import Scored, evaluating
+from astkit.gating.selection import Scored, evaluating, unchanged
 from astkit.gating.targets import Targets
 from astkit.interrupts import deferred_interrupt
 from astkit.profiling.energy import EnergyMeter
 from astkit.profiling.flops import BatchFlops, Costs, RowFlops, count_flops, shape_of
 from astkit.profiling.ledger import Ledger, synchronizer
-from astkit.trainers.batches import Batches
+from astkit.trainers.batches import Batches, gives_new_tensors
 from astkit.trainers.checkpoint import Checkpoints, of_a_run
 from astkit.trainers.config import (
     TIME_BUDGET,
@@ -180,6 +180,7 @@ class Trainer:
             schedule_steps=schedule_steps,
             lr_scale=lr_scale,
         )
+        self.optimisation.passes.fresh = gives_new_tensors(source)
         self.model = self.optimisation.model  # without DistributedDataParallel
         self.costs = Costs(self.model, flops)
         self.steering = Steering(policy, replay)
@@ -438,7 +439,7 @@ class Trainer:
 
     def find_targets(self, batch: Batch | None = None) -> Targets:
         """What the targets are, by two rows, see `check_batch`; no clock runs."""
-        forward, source = partial(self.forward, self.model), self.batches.source
+        forward, source = partial(unchanged, self.forward, self.model), self.batches.source
         batch = self.batches.few(2) if batch is None else batch
         with self.ledger.paused(), evaluating(self.model, self.device):
             self.targets = check_batch(forward, self.criterion, batch, source)
@@ -464,7 +465,8 @@ class Trainer:
         self.find_targets()  # refuses what does not fit
         batch = self.batches.few(2).take(slice(0, 2)).to(self.device)
         with evaluating(self.model, self.device):
-            return row_losses(self.criterion, self.forward(self.model, batch), batch.y).tolist()
+            outputs, targets = unchanged(self.forward, self.model, batch)
+            return row_losses(self.criterion, outputs, targets).tolist()
 
     def cost(self, batch: Batch, model: nn.Module | None = None) -> BatchFlops:
         """FLOPs of ``batch``, counted once per shape of its rows.
@@ -652,7 +654,8 @@ class Trainer:
                 if mine is not None:
                     cost = self.cost(mine)
                     self.ledger.note(cost, evaluated=mine.rows, passes=self.passes(mine.rows))
-                    evaluation.add(mine, self.forward(self.model, mine))
+                    outputs, y = unchanged(self.forward, self.model, mine)
+                    evaluation.add(mine._replace(y=y), outputs)
         return evaluation.result()
 
     # --- what is saved ---

@@ -9,7 +9,6 @@ import time
 from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict
-from itertools import starmap
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -98,10 +97,10 @@ class Run:
         self._task = asyncio.get_running_loop().create_task(self._train(screen, pace))
         events = frontend.cell_events()
         if events is not None:
-            heard = {"pre_execute": busy, "post_execute": free}
-            for each in heard.items():
-                events.register(*each)
-            self._task.add_done_callback(lambda _: [*starmap(events.unregister, heard.items())])
+            events.register("pre_execute", busy)
+            events.register("post_execute", free)
+            self._task.add_done_callback(lambda _: events.unregister("pre_execute", busy))
+            self._task.add_done_callback(lambda _: events.unregister("post_execute", free))
 
     async def _train(self, screen: Any, pace: float | None) -> None:
         with self._training(screen):

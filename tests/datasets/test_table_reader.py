@@ -1,10 +1,15 @@
 """Tables of people: each kind of cell is read rightly, or named in one message."""
 
+import csv
 import gzip
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 from astkit.datasets.table_reader import read_table
@@ -134,6 +139,76 @@ def test_encodings_and_line_ends(tmp_path: Path, encoding: str, end: str) -> Non
     assert frame["größe"][3] == "a, 3"
 
 
+CITIES, GUESSED = ["Zürich", "Köln", "Genève"], "read as Windows-1252, since it is no UTF-8"
+CYRILLIC, CHINESE = ["Москва", "Киев", "Омск"], ["北京", "上海", "广州"]
+
+
+@pytest.mark.parametrize(
+    ("words", "encoding", "more", "given", "first", "notes"),
+    [
+        (CITIES, "utf-8", b"K\xc5", None, "Zürich", ["not valid utf-8: 'K\ufffd' in line 32"]),
+        (CITIES, "utf-8", b"\xfc" * 3, None, "Zürich", ["'\ufffd\ufffd\ufffd' in line 32"]),
+        (CITIES, "utf-8", b"\xfc" * 4, None, "ZÃ¼rich", [GUESSED]),
+        (CITIES, "cp1252", b"a", None, "Zürich", [GUESSED]),
+        (CITIES, "cp1252", b"\x81", None, "Zürich", [GUESSED, "cp1252: '\ufffd' in line 32"]),
+        (CYRILLIC, "cp1251", b"a", None, "Ìîñêâà", [GUESSED]),
+        (CYRILLIC, "cp1251", b"a", "cp1251", "Москва", []),
+        (CYRILLIC, "utf-8", b"a", "cp1251", "Москва", ["read as UTF-8, which it is"]),
+        (CYRILLIC, "utf-8-sig", b"a", "cp1251", "Москва", []),
+        (CHINESE, "gbk", b"a", None, "±±¾©", [GUESSED]),
+        (CHINESE, "gbk", b"a", "gbk", "北京", []),
+    ],
+)
+def test_an_encoding_is_told_where_it_is_guessed(
+    tmp_path, words, encoding, more, given, first, notes
+):
+    """UTF-8 where nine of ten characters beyond ASCII are valid in it, named where they are not."""
+    text = "city,y\n" + "".join(f"{word},1\n" for word in words * 10)
+    path = tmp_path / "cities.csv"
+    path.write_bytes(text.encode(encoding) + more + b",1\n")
+    rows = read_table(path, encoding=given)
+    assert rows.frame["city"][0] == first
+    assert len(rows.notes) == len(notes)
+    assert all(part in said for part, said in zip(notes, rows.notes, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "said"),
+    [
+        ("a.csv.gz", lambda text: gzip.compress(text)[:-20], "is no .gz file, or damaged"),
+        ("a.csv.gz", lambda text: gzip.compress(text)[:-8] + b"12345678", "CRC check failed"),
+        ("a.csv.gz", lambda text: text, "Not a gzipped file"),
+        ("a.csv.bz2", lambda text: gzip.compress(text), "Invalid data stream"),
+        ("a.csv.xz", lambda text: text, "is no .xz file"),
+        ("a.zip", lambda text: b"PK" + text, "is no .zip file"),
+        ("a.csv", lambda _: bytes(range(256)), "is no utf-8: name its encoding"),
+        ("a.parquet", lambda text: text, "magic bytes not found"),
+        ("a.csv", lambda text: text.decode().encode("utf-16-le"), "encoding='utf-16-le'"),
+        ("a.csv", lambda text: text + "Київ".encode("cp1251"), "is no utf-8: name its encoding"),
+    ],
+)
+def test_a_file_that_is_not_what_its_name_says_is_one_sentence(tmp_path, name, damage, said):
+    path = tmp_path / name
+    path.write_bytes(damage("".join(f"{row * 37 % 101},{row}\n" for row in ROWS).encode()))
+    with pytest.raises(ValueError, match="a\\.") as caught:
+        read_table(path, encoding="utf-8")
+    assert str(path) in str(caught.value)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_long_cell_is_read_and_an_encoding_checked(tmp_path: Path) -> None:
+    limit = csv.field_size_limit()
+    rows = read_table(
+        written(tmp_path, "a,b\n" + "".join(f"{'w' * 150_000},{row}\n" for row in ROWS))
+    )
+    assert rows.frame["a"].str.len().unique().tolist() == [150_000]
+    assert csv.field_size_limit() == limit
+    for name in ("cp12512", "hex", 5):
+        with pytest.raises(ValueError, match=f"encoding is {name!r}: give one that Python knows"):
+            read_table(tmp_path / "table.csv", encoding=name)
+
+
 def test_empty_cells_beyond_the_header_and_spaces_around_cells_go(tmp_path: Path) -> None:
     text = "a, c,y\n" + "".join(f"{row}, {'x ' if row % 2 else 'x'},1,\n" for row in ROWS)
     frame = read_table(written(tmp_path, text)).frame
@@ -202,15 +277,23 @@ def test_columns_of_a_frame_keep_what_they_hold() -> None:
             "moment": pd.date_range("2024-01-31", periods=3, tz="Europe/Berlin"),
             "flag": [True, False, True],
             "kind": pd.Categorical([" a", "b", None]),
-            "list": [[1], [2], [1]],
+            "zone": pd.Categorical([7.0, None, 12]),
+            "list": [None, [2], [1]],
+            "pair": [{"a": 1}, {}, None],
             "id": 2**60 + np.arange(3),
         }
     )
     read = read_table(made)
     frame = read.frame
-    assert [each.kind for each in read.columns.values()] == ["number"] * 2 + ["date"] + [
-        "words"
-    ] * 4
+    kinds = ["number"] * 2 + ["date"] + ["words"] * 4
+    assert [each.kind for each in read.columns.values()] == kinds
+    assert frame["zone"].tolist()[::2] == ["7", "12"]
+    assert read_table(made.assign(zone=[12, 7, 7]), read.columns).frame["zone"][0] == "12"
+    left_out = "has lists or mappings as cells: left out"
+    assert read.notes == [f"column {name!r} {left_out}" for name in ("list", "pair")]
+    refused = "there is no column 'list': its cells are lists or mappings"
+    with pytest.raises(ValueError, match=refused):
+        read_table(made, needed=["list"], drop=["pair"])
     assert frame["hours"].tolist()[:2] == [0.5, 1]
     assert frame["whole"].isna().tolist() == [False, True, False]
     assert frame["moment"][0] == pd.Timestamp("2024-01-30 23:00")  # UTC
@@ -219,6 +302,33 @@ def test_columns_of_a_frame_keep_what_they_hold() -> None:
     assert frame["id"].nunique() == 3
     with pytest.raises(ValueError, match="a table is a Series: give a path, or a DataFrame"):
         read_table(made["whole"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "cell", "value"),
+    [
+        (pa.date32(), date(2024, 1, 5), pd.Timestamp("2024-01-05")),
+        (pa.date64(), date(2024, 1, 5), pd.Timestamp("2024-01-05")),
+        (pa.timestamp("us", "Europe/Berlin"), pd.Timestamp("2024-01-05"), "2024-01-05"),
+        (pa.duration("s"), pd.Timedelta("12h"), 0.5),
+        (pa.decimal128(5, 2), Decimal("1.5"), 1.5),
+        (pa.int64(), 3, 3.0),
+        (pa.bool_(), True, "True"),
+        (pa.dictionary(pa.int8(), pa.string()), "x", "x"),
+        (pa.list_(pa.int64()), [1], None),
+        (pa.struct([("a", pa.int64())]), {"a": 1}, None),
+        (pa.map_(pa.string(), pa.int64()), [("a", 1)], None),
+    ],
+)
+def test_columns_of_pyarrow_are_read(kind: pa.DataType, cell: Any, value: Any) -> None:
+    made = pd.array(pa.array([cell, None] * 10, kind).to_pylist(), dtype=pd.ArrowDtype(kind))
+    read = read_table(pd.DataFrame({"a": made, "y": range(20)}))
+    if value is None:
+        assert read.notes == ["column 'a' has lists or mappings as cells: left out"]
+        assert list(read.frame) == ["y"]
+    else:
+        assert read.frame["a"][0] == (pd.Timestamp(value) if "2024" in str(value) else value)
+        assert read.frame["a"].isna().sum() == 10
 
 
 def test_frames_parquet_and_packed_files_are_read_alike(tmp_path: Path) -> None:

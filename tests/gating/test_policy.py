@@ -158,8 +158,11 @@ ERRORS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: Choosing(torch.arange(2))(nn.Linear(6, 3), X, Y),  # type: ignore[arg-type]
         "Choosing gave a Tensor: return Selection",
     ),
-    "losses as a list": (lambda: mean_of([1.0] * 3), "losses has shape list and index .3.: pass"),
-    "one mean loss": (lambda: mean_of(torch.ones(())), r"losses has shape \[\] and index \[3\]"),
+    "losses as a list": (lambda: mean_of([1.0] * 3), "losses has type list and index shape .3.: "),
+    "one mean loss": (
+        lambda: mean_of(torch.ones(())),
+        r"losses has shape \[\] and index shape \[3\]",
+    ),
     "another state": (
         lambda: RandomSubset(0.5).load_state_dict({}),
         r"the state has no begun: pass what the state_dict\(\) of a RandomSubset returned",

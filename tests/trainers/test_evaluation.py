@@ -163,8 +163,8 @@ def test_a_pass_without_a_batch_or_a_metric_of_another_shape_is_refused() -> Non
         trainer().evaluate(Given())
     data = Given((torch.randn(4, 3), torch.tensor([0, 1, 2, 0])))
     for function, gave in {
-        lambda outputs, targets: outputs.mean(): r"\[\] for 4 rows",
-        lambda outputs, targets: 0.5: "float for 4 rows",
+        lambda outputs, targets: outputs.mean(): r"shape \[\] for 4 rows",
+        lambda outputs, targets: 0.5: "type float for 4 rows",
     }.items():
         with pytest.raises(ValueError, match=f"the metric 'mine' gave {gave}: return one value p"):
             trainer(metrics=Metric("mine", function, True)).evaluate(data)
