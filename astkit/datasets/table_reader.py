@@ -89,6 +89,8 @@ def read_table(
     """
     import pandas as pd
 
+    if both := [each for each in needed if each in drop]:
+        raise ValueError(f"drop holds {both[0]!r}, which is needed: leave it out there")
     # a DataFrame may have numbers as names
     options = (columns, list(map(str, needed)), list(map(str, drop)))
     if isinstance(source, pd.DataFrame):
