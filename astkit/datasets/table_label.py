@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from astkit.datasets.table_cells import is_number
+from astkit.datasets.table_readers import is_number
 from astkit.datasets.table_sources import as_written
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ import torch
 from astkit.datasets.joined import set_aside
 from astkit.datasets.sources import hold_back
 from astkit.datasets.table import Table, named_groups
-from astkit.datasets.table_cells import MISSING
 from astkit.datasets.table_identifiers import counters, identifiers, left_out
 from astkit.datasets.table_label import Label, without
 from astkit.datasets.table_reader import TableRows, read_tables
+from astkit.datasets.table_readers import is_missing
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -222,7 +222,7 @@ def _kept(frame: pd.DataFrame, label: Label, date: str | None) -> tuple[Places, 
     if label.task == "classes":
         codes = label.values(wanted).numpy()
         counts = np.bincount(codes[kept], minlength=len(label.classes))
-        for each in np.flatnonzero([name.lower() in MISSING for name in label.classes]):
+        for each in np.flatnonzero([is_missing(name) for name in label.classes]):
             notes.append(
                 f"{label.classes[each]!r} is a class, of {counts[each]:,} rows: where it stands for"
                 " a missing label, empty these cells"

@@ -18,7 +18,7 @@ from zipfile import BadZipFile, ZipFile
 
 import numpy as np
 
-from astkit.datasets.table_cells import DIGITS, is_number
+from astkit.datasets.table_readers import DIGITS, is_number
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -283,7 +283,7 @@ def _typed(column: pd.Series[Any]) -> Any:
     if kinds.is_datetime64_any_dtype(column):
         if column.dt.tz is not None:  # as in files, where offsets may differ between rows
             column = column.dt.tz_convert("UTC").dt.tz_localize(None)
-        return column.to_numpy("datetime64[ns]")
+        return column.to_numpy("datetime64[us]")
     if kinds.is_timedelta64_dtype(column):
         return column.dt.total_seconds().to_numpy("float64") / 86_400
     plain = kinds.is_numeric_dtype(column) and not kinds.is_complex_dtype(column)
