@@ -89,6 +89,8 @@ def read_table(
     """
     import pandas as pd
 
+    if both := [each for each in needed if each in drop]:
+        raise ValueError(f"drop holds {both[0]!r}, which is needed: leave it out there")
     # a DataFrame may have numbers as names
     options = (columns, list(map(str, needed)), list(map(str, drop)))
     if isinstance(source, pd.DataFrame):
@@ -171,11 +173,14 @@ def _read(
         faults.append("it has no rows")
     read = {n: scan for n, scan in zip(names, scans, strict=True) if n is not None}
     proved = {sign for scan in read.values() if (sign := scan.proves())}
-    decided = {each: scan.decide(proved) for each, scan in read.items()}
+    # how a later table is read does not depend on its types
+    words = source.words if columns is None else ()
+    decided = {
+        each: Column("words") if each in words else scan.decide(proved)
+        for each, scan in read.items()
+    }
     lacking = [each for each in columns or () if each not in decided]
-    if columns is None:  # how a later table is read does not depend on its types
-        decided |= {each: Column("words") for each in source.words if each in decided}
-    else:
+    if columns is not None:
         if further := [each for each in decided if each not in columns]:
             notes.append(f"{name} has further columns, left out: {listed(further, LISTED)}")
         decided = {each: column for each, column in decided.items() if each in columns}
