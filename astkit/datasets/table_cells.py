@@ -239,6 +239,7 @@ class Scan:
         self.compact, self.eight = 0, ""  # cells of eight digits that are dates, and one of them
         self.formats: list[str] = []
         self.days: defaultdict[str, set[int]] = defaultdict(set)  # by format
+        self.codes: set[tuple[int, bool]] = set()  # digits of numbers, and whether 0 is the first
         self.typed: Column | None = None
         self.begin: int | None = 0 if nameless else None  # of cells that count the rows
         self.notes: dict[str, str] = {}
@@ -267,6 +268,9 @@ class Scan:
         self._add_compact(words, counts)
         self.cells += int(counts.sum())
         plain = ~np.isnan(values)
+        if len({digits for digits, _ in self.codes}) < 2:
+            numbers = map(str.strip, words[plain].tolist())
+            self.codes |= {(len(n) if n.isdecimal() else 0, n.startswith("0")) for n in numbers}
         signs = np.array([point_of(word) for word in words[plain].tolist()], object)
         for sign in dict.fromkeys(signs):
             some = np.flatnonzero(plain)[signs == sign]
@@ -344,6 +348,9 @@ class Scan:
         if self.typed is not None:
             return replace(self.typed, empty=not self.cells)
         best, day = self._number(proved), self._date(proved)
+        digits = {count for count, _ in self.codes}
+        if len(digits) == 1 and max(digits) > 1 and (*digits, True) in self.codes:  # as 00501
+            return Column("words")
         if self.fitting(best) >= self._least:
             self._note_units(best)
             return best
