@@ -93,6 +93,8 @@ def read_table(
     """
     import pandas as pd
 
+    if both := [each for each in needed if each in drop]:
+        raise ValueError(f"drop holds {both[0]!r}, which is needed: leave it out there")
     # a DataFrame may have numbers as names
     if dtypes is not None and not isinstance(dtypes, Mapping):
         raise ValueError(f"dtypes is {dtypes!r}: give a mapping of columns, as {{'zip': 'words'}}")
