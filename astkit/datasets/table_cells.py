@@ -36,8 +36,6 @@ ASKED: Mapping[Any, str] = {
     **dict.fromkeys(("number", "float", float, int), "number"),
 }
 """Kinds of columns by their names in ``dtypes``."""
-CODES = frozenset(sign * code for sign in (-1, 1) for code in (999.0, 9999.0, 99_999.0))
-"""Numbers that stand for missing cells in some files."""
 NO_END = np.datetime64("2262-01-01", "us")
 """Dates from here on say that there is no end, and are missing."""
 WAYS = 1_000
@@ -158,16 +156,6 @@ def numbers_of(words: Words, column: Column) -> Wide:
     return values
 
 
-def code_of_missing(values: Wide) -> str:
-    """A number such as -999, far from all others, and in how many rows it is; or nothing."""
-    known = values[~np.isnan(values)]
-    for code in {known.min(), known.max()} & CODES if len(known) else ():
-        count, others = int((known == code).sum()), known[known != code]
-        if 1 < count < len(known) and np.abs(others).max() < abs(code) / 3:
-            return f"{code:g} in {count:,} rows"
-    return ""
-
-
 def is_typed(cells: Any) -> bool:
     """Whether ``cells`` are numbers or dates of a DataFrame, rather than texts."""
     return isinstance(cells, np.ndarray) and cells.dtype.kind in "fM"
@@ -285,6 +273,7 @@ class Scan:
         self.compact, self.eight = 0, ""  # cells of eight digits that are dates, and one of them
         self.formats: list[str] = []
         self.days: defaultdict[str, set[int]] = defaultdict(set)  # by format
+        self.codes: set[tuple[int, bool]] = set()  # digits of numbers, and whether 0 is the first
         self.typed: Column | None = None
         self.begin: int | None = 0 if nameless else None  # of cells that count the rows
         self.notes: dict[str, str] = {}
@@ -313,6 +302,9 @@ class Scan:
         self._add_compact(words, counts)
         self.cells += int(counts.sum())
         plain = ~np.isnan(values)
+        if len({digits for digits, _ in self.codes}) < 2:
+            numbers = map(str.strip, words[plain].tolist())
+            self.codes |= {(len(n) if n.isdecimal() else 0, n.startswith("0")) for n in numbers}
         signs = np.array([point_of(word) for word in words[plain].tolist()], object)
         for sign in dict.fromkeys(signs):
             some = np.flatnonzero(plain)[signs == sign]
@@ -392,6 +384,10 @@ class Scan:
             return Column("date", format=EIGHT)
         if self.typed is not None:
             return replace(self.typed, loose=not self.cells)
+        digits = {count for count, _ in self.codes}
+        codes = len(digits) == 1 and max(digits) > 1 and (*digits, True) in self.codes  # as 00501
+        if codes and asked is None:
+            return Column("words")
         best = self._number(proved)
         if asked is not None or self.fitting(best) >= self._least:
             self._note_units(best)

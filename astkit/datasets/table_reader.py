@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 LARGEST = 3.4e38
 """The largest float32."""
+MARKS = [-99.0, *(sign * (10.0**digits - 1) for digits in range(3, 8) for sign in (-1, 1))]
+"""Numbers that may stand for a missing one: -99, -999, 999, 9999 and so on."""
 LISTED = 30
 """Names of columns that a message holds."""
 KINDS = {"number": "float64", "date": "datetime64[us]", "words": "int32"}
@@ -203,9 +205,10 @@ def _read(
     notes += source.notes
     said = [(why, each, _shown(cells)) for why, each, cells in odd]
     said += [(why, each, what) for each in decided for why, what in read[each].notes.items()]
-    numbers = {each: code_of_missing(whole[each]) for each in decided if whole[each].dtype == float}
-    why = "numbers that may stand for missing cells, empty them if so"
-    notes += _one_line_each([*said, *((why, each, code) for each, code in numbers.items() if code)])
+    marks = {each: _marks(whole[each]) for each in decided if decided[each].kind == "number"}
+    why = "numbers that may stand for missing ones are read as they are: empty these cells if so"
+    said += [(why, each, what) for each, what in marks.items() if what]
+    notes += _one_line_each(said)
     if columns is not None:
         for each in lacking:
             empty = convert([""] * rows, columns[each], {})[0]
@@ -306,6 +309,18 @@ def _unlike(
                 " as in the table it is read like: write them as there, or read both with dtypes="
             )
     return faults
+
+
+def _marks(values: np.ndarray[Any, Any]) -> str:
+    """`MARKS` that lie farther from all other numbers than these do from each other."""
+    marked = np.isin(values, MARKS)
+    others = values[~marked & np.isfinite(values)]
+    if not marked.any() or not len(others):
+        return ""
+    spread = others.max() - others.min()
+    away = np.maximum(others.min() - values, values - others.max())
+    found, counts = np.unique(values[marked & (away > spread)], return_counts=True)
+    return listed([f"{each:g} in {n:,} rows" for each, n in zip(found, counts, strict=True)])
 
 
 def _too_large(name: str, values: np.ndarray[Any, Any]) -> list[str]:
