@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from astkit.datasets.table_cells import END, NUMBERS, Column, Scan, asked, code_of_missing, convert
+from astkit.datasets.table_cells import END, NUMBERS, Column, Scan, asked, convert
 from astkit.datasets.table_sources import (
     ARCHIVES,
     DAMAGED,

@@ -231,9 +231,3 @@ def test_a_later_table_takes_the_readings_of_the_first_or_is_refused(
     else:
         value = read_table(tmp_path / "later.csv", columns).frame["a"][0]
         assert value == (pd.Timestamp(expected) if isinstance(expected, str) else expected)
-
-
-def test_numbers_that_may_stand_for_missing_cells_are_told():
-    said = "numbers that may stand for missing cells, empty them if so: "
-    made = pd.DataFrame({"a": [*range(40), -999, -999], "b": [*range(9970, 10_000), *[9999] * 12]})
-    assert read_table(made).notes == [f"column 'a': {said}-999 in 2 rows"]
