@@ -188,7 +188,7 @@ def _parsed(texts: Sequence[str], form: str) -> np.ndarray[Any, Any]:
     found = pd.to_datetime(pd.Series(texts, dtype=object), format=form, errors="coerce", utc=True)
     values = found.dt.tz_localize(None).to_numpy("datetime64[us]").copy()
     for place in np.flatnonzero(np.isnat(values)).tolist():
-        if re.search(r"(?<!\d)(0\d|1[0-6]|2[2-9]|[3-9]\d)\d\d(?!\d)", texts[place]):
+        if re.search(r"(?<!\d)(0\d|1[0-6]|2[2-9]|[3-9]\d)\d\d", texts[place]):
             try:
                 moment = datetime.strptime(texts[place], form)
             except ValueError:
