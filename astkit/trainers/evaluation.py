@@ -19,9 +19,9 @@ from torch.utils.data.distributed import DistributedSampler
 from astkit import distributed, rng
 from astkit.checks import check_count, check_types
 from astkit.datasets import BatchSource, as_loader
-from astkit.datasets.batch import Batch, count_rows, map_tensors, tensors
+from astkit.datasets.batch import IGNORED, Batch, count_rows, map_tensors, tensors
 from astkit.datasets.foreign import check_unshuffled, is_dataset, open_data, parts_of
-from astkit.gating.losses import class_outputs, row_losses, shown, singles
+from astkit.gating.losses import class_outputs, labelled_losses, shown, singles
 from astkit.trainers.config import TrainConfig
 
 
@@ -108,7 +108,7 @@ def as_metrics(metrics: Metrics) -> tuple[Metric, ...]:
         metrics = [Metric(name, function) for name, function in metrics.items()]
     several = metrics is None or isinstance(metrics, Sequence)
     every: tuple[Any, ...] = tuple(metrics or ()) if several else (metrics,)  # type: ignore[arg-type]
-    names: set[str] = {"loss", "label", "right", "samples", "accuracy_interval"}
+    names: set[str] = {"loss", "label", "right", "labelled", "samples", "accuracy_interval"}
     for each in every:
         if not isinstance(each, Metric):
             raise ValueError(
@@ -131,7 +131,8 @@ class Measured:
     Attributes:
         rows: values of each row by name, float32 ``[rows]`` on the CPU: "loss" and metrics that are
             means; for classes "label" and "right" (1 or 0; NaN for an ignored label), which is
-            "accuracy" too unless a metric has that name.
+            "accuracy" too unless a metric has that name; of whole-number labels and of criteria
+            with a mask "labelled" (1, or 0 for a row without a label, whose loss is NaN).
         aggregates: values of the other metrics by name.
         kept: outputs and targets of each batch on the CPU, if asked for.
     """
@@ -145,9 +146,10 @@ class Measured:
 
         Rows with an ignored label count in ``samples`` and in metrics only.
         """
-        shown = {name: v for name, v in self.rows.items() if name not in ("label", "right")}
-        if "label" in self.rows:  # an ignored one has no loss
-            shown["loss"] = shown["loss"][self.rows["label"] >= 0]
+        hidden = ("label", "right", "labelled")
+        shown = {name: v for name, v in self.rows.items() if name not in hidden}
+        if "labelled" in self.rows:
+            shown["loss"] = shown["loss"][self.rows["labelled"] > 0]
         means: dict[str, float | None]
         means = {name: float(v.double().mean()) if len(v) else None for name, v in shown.items()}
         interval = None
@@ -212,13 +214,17 @@ class Evaluation:
 
     def add(self, batch: Batch, outputs: Any) -> None:
         """Take in a batch."""
-        values = {"loss": row_losses(self.criterion, outputs, batch.y)}
+        losses, labelled = labelled_losses(self.criterion, outputs, batch.y)
+        values = {"loss": losses}
+        if labelled is not None:
+            values = {"loss": losses.masked_fill(~labelled, math.nan), "labelled": labelled}
         pair = class_outputs(outputs, batch.y) if self.classes else None
         if pair is not None:
             logits, labels = pair
             right = (logits.argmax(1) == labels).float()
-            values["right"] = torch.where(labels >= 0, right, math.nan)
-            values["label"] = labels
+            real = torch.ones_like(labels, dtype=torch.bool) if labelled is None else labelled
+            values["right"] = torch.where(real, right, math.nan)
+            values["label"] = torch.where(real, labels, IGNORED)
             if "accuracy" not in self._aggregates:
                 values["accuracy"] = values["right"]
         outputs = singles(outputs)  # as a criterion gets them

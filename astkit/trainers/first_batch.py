@@ -19,10 +19,12 @@ from astkit.gating.losses import (
     check_labels,
     check_unshifted,
     cross_entropy_rows,
+    ignored_label,
+    labelled_rows,
     labels_of,
     logits_of,
-    row_losses,
     shown,
+    token_losses,
 )
 from astkit.gating.policy import Policy
 from astkit.gating.selection import called, evaluating, unchanged
@@ -50,12 +52,18 @@ def check_batch(forward: Pass, criterion: Criterion, batch: Batch, source: Batch
         if getattr(outputs, "loss", None) is None:
             _check_probabilities(batch.y)
     found = targets_of(criterion, outputs, y)
-    if found.logits:
-        for labels in (labels_of(batch.y), class_labels(source)):
+    known, ignored = class_labels(source), ignored_label(criterion)
+    own = (
+        token_losses(criterion, outputs, y, ignores=False)[1] is not None
+    )  # which may leave out any
+    if found.logits and not own:
+        for labels in (labels_of(batch.y), known):
             if labels is not None:
-                check_labels(labels, logits_of(outputs).shape[1])
-    row_losses(criterion, outputs, y)
-    return found
+                check_labels(labels, logits_of(outputs).shape[1], ignored)
+    may = labelled_rows(criterion, y) is not None and (
+        known is None or bool((known == ignored).any())
+    )
+    return found._replace(ignored=own or may)
 
 
 def check_rows_known(policy: Policy) -> None:
