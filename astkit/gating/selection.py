@@ -242,7 +242,7 @@ def unchanged(
             f"the model now changes its inputs in place, as it did not at first: {_NEW}"
         )
     if changes is None:  # x.data, or an array that shares its memory, has no new version
-        known[model.training] = touched or not all(map(_equal, tensors(batch.x), own))
+        known[model.training] = touched or not all(map(same_values, tensors(batch.x), own))
         if known[model.training]:
             warn(f"the model changes its inputs in place, so passes work on copies of them: {_NEW}")
     if given.y is not given.x:
@@ -259,7 +259,7 @@ def changes_inputs(model: nn.Module) -> bool:
     return any(_CHANGES.get(model, {}).values())
 
 
-def _equal(first: Tensor, second: Tensor) -> bool:
+def same_values(first: Tensor, second: Tensor) -> bool:
     """Whether two tensors have the same values, NaN included; of sparse ones it is not known."""
     if first.is_nested or first.layout != torch.strided:
         return True

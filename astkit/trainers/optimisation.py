@@ -93,11 +93,13 @@ class Accumulated:
         """Count none."""
         self.total, self.missing, self.rows, self.pending = 0.0, 0.0, 0, 0
 
-    def labelled(self) -> float | Tensor:
-        """The share of these rows, in all processes, that have a label; every one must call it."""
-        away = isinstance(self.missing, Tensor) and self.missing.device.type != "cpu"
-        if away and distributed.world() == 1:
-            return 1 - self.missing / self.rows
+    def labelled(self, unread: bool) -> float | Tensor:
+        """The share of these rows, in all processes, that have a label; every one must call it.
+
+        ``unread``: whether one process leaves it on the device.
+        """
+        if unread and distributed.world() == 1:
+            return 1 - self.missing / max(1, self.rows)
         rows, missing = distributed.total(self.rows, float(self.missing))
         return 1 - missing / max(1.0, rows)
 
@@ -470,7 +472,8 @@ class Optimisation:
     def flush(self) -> None:
         """Step with the accumulated gradients; does nothing without rows or weight."""
         try:
-            share = self.accumulated.labelled() if self.ignores else 1.0
+            unread = self.finite.unread or self.passes.device.type != "cpu"
+            share = self.accumulated.labelled(unread) if self.ignores else 1.0
             some = isinstance(share, Tensor) or share > 0
             if self.accumulated.weighted and some and self._step(share):
                 self.rates.after_step()
@@ -478,7 +481,7 @@ class Optimisation:
             self.accumulated.clear()
 
     def _step(self, share: float | Tensor) -> bool:
-        """Divide, check and clip the gradients, and step; false if there are none.
+        """Divide, check and clip the gradients, and step; false if no weight changes.
 
         ``share`` of the rows have a label, and count in the mean.
         """
@@ -514,11 +517,11 @@ class Optimisation:
             self.steps += not overflow
             if overflow:  # the last batch is counted as trained on after this
                 self.ledger.note(BatchFlops(), overflowed=self.accumulated.rows)
-        else:
-            if self.finite.broken is not None:
-                self.optimizer.found_inf = self.finite.broken.float()  # type: ignore[attr-defined]
-            self.optimizer.step()
-            self.steps += 1
+            return not overflow
+        if self.finite.broken is not None:
+            self.optimizer.found_inf = self.finite.broken.float()  # type: ignore[attr-defined]
+        self.optimizer.step()
+        self.steps += 1
         return True
 
     def release(self) -> None:

@@ -402,6 +402,8 @@ class Trainer:
         with self.ledger.phase("score"):
             seen = self.scored(batch)
             chosen = self.policy.choose_from(seen)
+            if seen.evaluated and self.targets and not self.targets.logits:  # labels may be NaN
+                self.optimisation.finite.check(seen.measured()[0].sum(), "loss of a row to score")
             if processes > 1 and not len(chosen):
                 chosen = chosen.padded()
             part = batch.take(chosen.index)
@@ -454,7 +456,8 @@ class Trainer:
         forward, source = partial(unchanged, self.forward, self.model), self.batches.source
         batch = self.batches.few(2) if batch is None else batch
         with self.ledger.paused(), evaluating(self.model, self.device):
-            self.targets = check_batch(forward, self.criterion, batch, source)
+            metrics = () if self.validation is None else self.validator.metrics
+            self.targets = check_batch(forward, self.criterion, batch, source, metrics)
         self.batches.epoch.classes = self.targets.classes
         self.batches.epoch.ignored = ignored_label(self.criterion)
         self.optimisation.ignores = self.targets.ignored
