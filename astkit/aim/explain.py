@@ -17,10 +17,12 @@ import torch
 
 from astkit import rng
 from astkit.aim.differ import auc, bin_edges, binned, classifier_for, column_aucs
-from astkit.aim.forecast import as_tables, is_frame
+from astkit.aim.forecast import is_frame
 from astkit.aim.rows import TABLE, TEXTS, TOKENS, Rows
 from astkit.datasets.dependence import Array
 from astkit.datasets.table import Table
+from astkit.datasets.table_parts import check_unread, read_pair
+from astkit.datasets.table_sources import listed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,6 +32,8 @@ ROWS = 5_000
 """Rows of each kind that are compared, at most."""
 ALIKE = 0.55
 """AUC up to which rows are called alike."""
+MOVED, LEAST = 0.02, 0.005
+"""Shares of the rows that are told where they change, and where they were none."""
 SHOWN = 3
 """Words that a line names."""
 WORDS, LISTED = 20_000, 100
@@ -64,8 +68,9 @@ class Explanation:
     @property
     def sentence(self) -> str:
         """One line."""
-        if self.auc <= ALIKE:
-            return f"training rows and target are alike (AUC {self.auc:.2f})"
+        if self.auc <= ALIKE:  # below 0.5 by chance, or where both have the same rows
+            known = f"AUC {self.auc:.2f}{', no better than chance' * (self.auc < 0.5)}"
+            return f"training rows and target are alike ({known})"
         first = self.table.iloc[0]
         named = f", most by {first['column']!r} ({first['new']})" if first["new"] else ""
         return f"training rows and target can be told apart (AUC {self.auc:.2f}){named}"
@@ -80,7 +85,18 @@ class Explanation:
         return plots.separating_columns(self.table.head(columns), self.sentence)
 
 
-def explain(train: Any, target: Any, label: str | None = None, *, seed: int = 0) -> Explanation:
+def explain(
+    train: Any,
+    target: Any,
+    label: str | None = None,
+    *,
+    task: str | None = None,
+    drop: Sequence[str] = (),
+    groups: str | None = None,
+    keep: Sequence[str] = (),
+    encoding: str | None = None,
+    seed: int = 0,
+) -> Explanation:
     """Say what differs between training rows and those that count.
 
     Example::
@@ -92,15 +108,20 @@ def explain(train: Any, target: Any, label: str | None = None, *, seed: int = 0)
         train, target: tables, see `Table`: files, DataFrames or `Table` objects. The target may
             have no labels, as a competition's test data. Or texts: lists of strings, or data sets
             of strings or of tokens.
-        label: the column to be predicted, which is not compared; of DataFrames and files only.
+        label: the column to be predicted, which is not compared, if there is one; of DataFrames and
+            files only.
+        task, drop, groups, keep, encoding: how they are read, as by `astkit.compare`.
 
     Raises ``ValueError`` for tables that cannot be read, and for data of other kinds.
     """
     import pandas as pd
 
+    reading: dict[str, Any] = {"task": task, "drop": drop, "groups": groups, "keep": keep}
+    reading["encoding"] = encoding
     if not isinstance(train, Table | str | os.PathLike) and not is_frame(train):
+        check_unread(label=label, **reading)
         return _explain_texts(Rows(train), Rows(target), seed)
-    old, new, notes = as_tables(train, target, label)
+    old, new, notes = read_pair(train, target, label, **reading)
     rows, kinds = _some(len(old), len(new), seed)
     x = np.concatenate([old.matrix(False)[rows[0]], new.matrix(False)[rows[1]]])
 
@@ -202,18 +223,22 @@ def _some(old: int, new: int, seed: int) -> tuple[list[Array], Array]:
 def _new(old: Table, new: Table, name: str) -> str:
     """What the target has in a column that training rows have not, or more rarely."""
     first, then = old.frame[name], new.frame[name]
-    if first.dtype.kind in "fM":
-        return _range(first, then)
+    was, now = (float(each.isna().mean()) for each in (first, then))
+    begins = min(was, now) == 0 and max(was, now) >= LEAST
+    said = [f"missing in {now:.0%}, was {was:.0%}"] if begins or abs(now - was) >= MOVED else []
+    other = _range(first, then) if first.dtype.kind in "fM" else _words(first, then)
+    return "; ".join([*said, *[other] * bool(other)])
+
+
+def _words(first: pd.Series[Any], then: pd.Series[Any]) -> str:
     shares = [part.value_counts(normalize=True) for part in (first, then)]
     known = shares[0][shares[0] > 0].index
     unseen = shares[1][~shares[1].index.isin(known) & (shares[1] > 0)]
-    if unseen.sum() >= 0.005:
-        words = ", ".join(map(str, unseen.index[:SHOWN]))
-        more = f" and {len(unseen) - SHOWN} more" if len(unseen) > SHOWN else ""
-        return f"never in training: {words}{more} ({unseen.sum():.0%})"
+    if unseen.sum() >= LEAST:
+        return f"never in training: {listed([*map(str, unseen.index)], SHOWN)} ({unseen.sum():.0%})"
     differences = shares[1].sub(shares[0], fill_value=0.0)
     word = str(differences.idxmax())
-    if differences.max() < 0.02:
+    if not differences.max() >= MOVED:
         return ""
     return f"{word}: {shares[1].get(word, 0.0):.0%}, was {shares[0].get(word, 0.0):.0%}"
 
@@ -221,12 +246,9 @@ def _new(old: Table, new: Table, name: str) -> str:
 def _range(first: pd.Series[Any], then: pd.Series[Any]) -> str:
     low, high = first.min(), first.max()
     outside = float(((then < low) | (then > high)).mean())
-    if outside >= 0.02:
+    if outside >= MOVED:
         ends = f"{_shown(then.min())} to {_shown(then.max())}, was {_shown(low)} to {_shown(high)}"
         return f"{ends} ({outside:.0%} outside)"
-    missing = [float(each.isna().mean()) for each in (first, then)]
-    if abs(missing[1] - missing[0]) >= 0.02:
-        return f"missing in {missing[1]:.0%}, was {missing[0]:.0%}"
     if first.dtype.kind == "M" or first.std() == 0:
         return ""
     moved = float((then.mean() - first.mean()) / first.std())

@@ -42,6 +42,7 @@ from astkit.datasets.facts import within
 from astkit.datasets.joined import divide_joined
 from astkit.datasets.loader import old_rows
 from astkit.datasets.table import Table
+from astkit.datasets.table_parts import check_unread, read_pair
 from astkit.progress import warn
 
 if TYPE_CHECKING:
@@ -89,7 +90,9 @@ class Forecast:
         import pandas as pd
 
         columns = ["decision", "gain", "low", "high", "unit", "proxy", "chosen"]
-        return pd.DataFrame(list(self.lines), columns=columns)
+        # short, so that a terminal shows all columns
+        lines = [{**each, "unit": each["unit"].replace("of the ", "")} for each in self.lines]
+        return pd.DataFrame(lines, columns=columns)
 
     def plot(self) -> Figure:
         """The expected gain of each decision."""
@@ -115,6 +118,11 @@ def forecast(
     target: Any,
     label: str | None = None,
     *,
+    task: str | None = None,
+    drop: Sequence[str] = (),
+    groups: str | None = None,
+    keep: Sequence[str] = (),
+    encoding: str | None = None,
     train_on_target: bool = True,
     in_order: bool | None = None,
     date: str | None = None,
@@ -136,6 +144,7 @@ def forecast(
         train, target: old rows, and rows like those that count: files, DataFrames, `Table` objects
             of which the second is like the first, data sets, or lists of strings.
         label: the column to be predicted, of files and DataFrames.
+        task, drop, groups, keep, encoding: how they are read, as by `astkit.compare`.
         train_on_target: whether target rows may be trained on; else they only weigh old rows.
         in_order: whether rows of the target are in order of time; ``None``: as a target that is a
             `Table` says, else if neighbouring rows are found to depend on each other.
@@ -153,8 +162,12 @@ def forecast(
         raise ValueError(f"date is {date!r} and in_order is False: leave the date out, or in_order")
     start = time.perf_counter()
     notes: list[str] = []
+    reading: dict[str, Any] = {"task": task, "drop": drop, "groups": groups, "keep": keep}
+    reading["encoding"] = encoding
     if label is not None or isinstance(train, Table | str | os.PathLike) or is_frame(train):
-        train, target, notes = as_tables(train, target, label)
+        if label is None and not isinstance(train, Table):
+            raise ValueError("label is missing: name the column to be predicted")
+        train, target, notes = read_pair(train, target, label, date, **reading)
         if not target.labelled:
             raise ValueError(
                 f"the target has no {target.label.name!r}, so no gain can be foretold: give rows"
@@ -162,6 +175,8 @@ def forecast(
             )
     elif date is not None:
         raise ValueError(f"date is {date!r}, and the data have no columns: give in_order=True")
+    else:
+        check_unread(**reading)
     if date is not None and features is not None:
         raise ValueError(f"date is {date!r}, and features has no columns: give in_order=True")
     sides = sides_of(train, target, features, classes, seed)
@@ -175,13 +190,6 @@ def forecast(
 def is_frame(data: Any) -> bool:
     """Whether ``data`` are a DataFrame."""
     return hasattr(data, "columns") and hasattr(data, "iloc")
-
-
-def as_tables(old: Any, new: Any, label: str | None) -> tuple[Table, Table, list[str]]:
-    """Both as `Table` objects, the target read as the old rows, and what reading left out."""
-    table = old if isinstance(old, Table) else Table(old, label)
-    target = new if isinstance(new, Table) else Table(new, like=table)
-    return table, target, [*table.notes, *(f"target: {note}" for note in target.notes)]
 
 
 def foretell(

@@ -24,7 +24,8 @@ examples:
 With -o, the same command continues a comparison that was interrupted, and one
 with more seeds or policies adds to it.
 """
-READING = ("label", "target", "test", "task", "drop", "date", "in_order", "groups", "encoding")
+READING: tuple[str, ...] = ("label", "target", "test", "task", "drop", "date", "in_order")
+READING += ("groups", "keep", "encoding")
 POLICIES = ["auto", "cached_loss", "infobatch"]
 
 
@@ -47,6 +48,8 @@ def add_compare(commands: Any) -> None:
     read("--date", metavar="COLUMN", help="validate and test on the last days")
     read("--in-order", action="store_true", help="validate and test on the last rows")
     read("--groups", metavar="COLUMN", help="names rows that depend on each other")
+    identifiers = "inputs although they seem to be identifiers"
+    read("--keep", nargs="+", default=[], metavar="COLUMN", help=identifiers)
     read("--encoding", metavar="NAME", help="of files that are no UTF-8, such as cp1251")
     add("--size", type=int, default=32, help="pixels a side of --images (32)")
     form, known = "NAME[:ARGUMENT=VALUE,...]", ", ".join(sorted(REGISTRIES["policy"]))

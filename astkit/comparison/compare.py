@@ -62,6 +62,7 @@ def compare(
     date: str | None = None,
     groups: str | None = None,
     in_order: bool = False,
+    keep: Sequence[str] = (),
     encoding: str | None = None,
     policies: Sequence[str | Chosen] | str | Chosen = "auto",
     epochs: float | None = None,
@@ -103,7 +104,7 @@ def compare(
             missing, a fifth of the target is set aside for them, of a table also for the test.
         label: column of the table to be predicted. A model of your own, without a ``criterion``,
             predicts a number in standard deviations from the mean of the training rows.
-        task, drop, date, groups, in_order, encoding: how the table is read and divided, see
+        task, drop, date, groups, in_order, keep, encoding: how the table is read and divided, see
             `astkit.datasets.table_parts.divide_table`.
         policies: names, mappings ``{"name": ..., argument: value}`` or `Policy` objects; each run
             uses a copy.
@@ -153,6 +154,7 @@ def compare(
         date=date,
         groups=groups,
         in_order=in_order,
+        keep=keep,
         encoding=encoding,
     )
     check_types(

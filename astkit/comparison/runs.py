@@ -17,6 +17,7 @@ from astkit.comparison.forecast import tell_forecast
 from astkit.comparison.notes import note_on_shared_rows, notes_on
 from astkit.comparison.plan import Method, Plan
 from astkit.comparison.progress import RunsBar
+from astkit.comparison.reads import same_reads
 from astkit.comparison.statistics import DENSE
 from astkit.comparison.training import RECORDS, train_method
 from astkit.datasets.facts import varies
@@ -47,8 +48,8 @@ def train_plan(plan: Plan, check_baseline: bool, notes: Sequence[str]) -> dict[s
     """
     paths = sorted((plan.folder / "entries").glob("*.json"))
     entries: Entries = {(each["policy"], each["seed"]): each for each in map(read_json, paths)}
-    _check_policies(plan, entries)
-    with RunsBar() as bar:
+    with same_reads(plan) as keep, RunsBar() as bar:
+        _check_policies(plan, entries)
         forecast, followers = tell_forecast(plan, bar)
         baseline = find_rates(plan, followers, entries, check_baseline, bar)
         own_rates = []
@@ -58,6 +59,7 @@ def train_plan(plan: Plan, check_baseline: bool, notes: Sequence[str]) -> dict[s
         for note in own_rates:
             announce(note)
         settings = _check_folder(plan)
+        keep()
         if check_baseline:  # not for the data of a refused call
             baseline.save(plan.folder)
         controls = _train_missing(plan, baseline, entries, bar)

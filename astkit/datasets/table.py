@@ -15,6 +15,7 @@ from torch.utils.data import Dataset
 from astkit.datasets.table_cells import Column
 from astkit.datasets.table_copies import columns_with_label
 from astkit.datasets.table_encoder import TableEncoder
+from astkit.datasets.table_identifiers import counters, identifiers, left_out
 from astkit.datasets.table_label import Label, without
 from astkit.datasets.table_reader import TableRows, read_table
 from astkit.datasets.table_sources import listed
@@ -50,6 +51,8 @@ class Table(Dataset[tuple[Tensor, Tensor]]):
             classes.
         drop: columns to leave out.
         groups: column that tells which rows depend on each other; it is no input.
+        keep: columns that are inputs although they seem to be identifiers: words without spaces
+            that are nearly all different and of one form, such as ``u0001``.
         encoding: of a CSV that is no UTF-8, such as "cp1251".
 
     Attributes:
@@ -85,21 +88,25 @@ class Table(Dataset[tuple[Tensor, Tensor]]):
         task: str | None = None,
         drop: Sequence[str] = (),
         groups: str | None = None,
+        keep: Sequence[str] = (),
         encoding: str | None = None,
     ) -> None:
         if (label is None) == (like is None):
             raise ValueError("label and like: give the name of a column, or a Table to be read as")
         label, drop = label if label is None else str(label), list(map(str, drop))
+        keep = list(map(str, keep))
         groups = groups if groups is None else str(groups)
         rows = source
         if not isinstance(source, TableRows):
-            needed = [each for each in (label, groups) if each is not None]
+            needed = [each for each in (label, groups, *keep) if each is not None]
             columns = None if like is None else like.columns
             reading: dict[str, Any] = {"drop": drop, "encoding": encoding}
             if like is not None:
                 reading = {**like.reading, "encoding": encoding or like.reading["encoding"]}
             rows = read_table(source, columns, needed=needed, **reading)
         self.notes = list(rows.notes)
+        if like is None and rows is not source:
+            drop += self._identifiers(rows.frame, [label, groups, *keep, *drop])
         self.group = groups if like is None else like.group
         frame = rows.frame.drop(columns=[each for each in drop if each in rows.frame])
         self.label = like.label if like is not None else Label.of(frame[label], str(label), task)
@@ -124,6 +131,15 @@ class Table(Dataset[tuple[Tensor, Tensor]]):
         self._encode(fit=like is None)
 
     # --- reading -----------------------------------------------------------------------------
+
+    def _identifiers(self, frame: pd.DataFrame, apart: Sequence[Any]) -> list[str]:
+        """Columns of identifiers, which are left out; those that number the rows are named."""
+        found = identifiers(frame, apart)
+        self.notes += left_out(found)
+        if numbers := counters(frame, apart):
+            held = f"columns that number the rows are inputs: {', '.join(numbers)}"
+            self.notes.append(f"{held}; drop= leaves them out")
+        return found
 
     def _labelled(self, frame: pd.DataFrame, numbers: np.ndarray[Any, Any]) -> pd.DataFrame:
         """Take the label out of ``frame``, and leave out rows without one if others have one."""

@@ -1,32 +1,44 @@
-"""Cells of a table as they are written: which are numbers, dates or words, and their values."""
+"""Columns of a table: which hold numbers, dates or words, and the values of their cells."""
 
 from __future__ import annotations
 
 import re
-import warnings
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections import Counter, defaultdict
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from astkit.datasets.table_readers import (
+    DIGITS,
+    SHARES,
+    Wide,
+    Words,
+    about,
+    date_formats,
+    dates,
+    missing,
+    number,
+    points,
+)
+
 NUMBERS = 0.95
 """Share of the cells of a column, those missing aside, from which on the column holds numbers."""
-MISSING = frozenset(("", "na", "n/a", "nan", "null", "none", "-", "--", "?", "."))
-"""What stands for a missing number, in any case. In a column of words only an empty cell does."""
-DIGITS = 15
-"""Digits that a float64 tells apart: whole numbers of more digits are read as words."""
+MOSTLY = 0.5
+"""Share from which on a column that is left as words gets a note."""
+SPELLINGS, GROUPED = 20, 8
+"""Different cells that are kept as examples, and those that show a sign of thousands."""
+NO_END = np.datetime64("2262-01-01", "us")
+"""Dates from here on say that there is no end, and are missing."""
+WAYS = 1_000
+"""Ways of writing that are told apart, at most."""
+EIGHT = "%Y%m%d"
+END = "dates from 2262 on are read as no end, a missing date"
 
-Wide = np.ndarray[Any, np.dtype[np.float64]]
-Words = np.ndarray[Any, np.dtype[np.object_]]
 
-_UNIT = re.compile(
-    r"(?P<sign>[-+]?)\s*(?P<before>[^\W\d_]{3}(?=\s)|[$€£¥₹]?)\s*(?P<inner>[-+]?)"
-    r"(?P<whole>\d{1,3}(?P<group>[.,'\u00a0\u202f ])\d{3}(?:(?P=group)\d{3})*|\d*)"
-    r"(?P<rest>[.,]\d*)?(?P<power>[eE][-+]?\d+)?"
-    r"\s*(?P<after>[%‰°$€£¥₹]?[^\W\d_]{0,8}[²³]?(/[^\W\d_]{1,4}[²³]?)?)"
-)
+_GROUPED = re.compile(r"[-+]?[1-9]\d{0,2}\.\d{3}")
+_DIGITS, _LETTERS = re.compile(r"\d+([.,' ]\d+)*"), re.compile(r"[^\W\d_]+")
 
 
 @dataclass(frozen=True)
@@ -38,40 +50,82 @@ class Column:
         comma: whether a comma is the decimal sign of its numbers, otherwise of thousands.
         unit: what stands before or after each number, such as "$" or "kg".
         format: of its dates, as of ``strptime``.
+        scale: of a suffix, such as 1,000 of K, that all numbers have, which is a unit; otherwise 1,
+            and each number is multiplied by its own.
+        factor: by which numbers with the unit are multiplied, such as 0.01 beside plain ones.
+        negative: whether numbers in brackets are negative; not where all have brackets.
+        empty: whether no cell said how they are read.
     """
 
     kind: str
     comma: bool = False
     unit: str = ""
     format: str = ""
+    scale: float = 1.0
+    factor: float = 1.0
+    negative: bool = True
+    empty: bool = False
 
 
-def convert(cells: Any, column: Column, known: dict[str, int]) -> tuple[Any, list[tuple[int, str]]]:
-    """Values of ``cells``, and the place and text of those that are not of the column's kind.
+def convert(
+    cells: Any, column: Column, known: dict[str, int]
+) -> tuple[Any, dict[str, list[tuple[int, str]]]]:
+    """Values of ``cells``, and the place and text of those that count as missing, by the reason.
 
     Of words the values are their numbers, -1 for empty cells; new ones are added to ``known``.
     """
     if is_typed(cells):
-        if typed_as(cells) == column.kind:
-            return cells, []
+        if typed_as(cells) == column.kind == "number":
+            return cells, {}
+        if column.kind == "date" and cells.dtype.kind == "M":
+            late = np.flatnonzero(cells >= NO_END)
+            ends = [(place, str(cells[place])[:10]) for place in late.tolist()]
+            return np.where(cells >= NO_END, np.datetime64("NaT"), cells), {END: ends}
         cells = _as_text(cells)
-    if column.kind == "number" and not column.comma:
+    if column.kind == "number" and not column.comma and column.scale == 1:
         values = _plain(cells)
         if values is not None:
-            return values, []
+            return values, {}
     codes, words = _distinct(cells)
     if column.kind == "words":
         numbers = [known.setdefault(word, len(known)) if word else -1 for word in words.tolist()]
-        return np.array(numbers, np.int32)[codes], []
+        return np.array(numbers, np.int32)[codes], {}
+    odd = dict[str, Any]()
     if column.kind == "number":
-        values = _numbers(words, column.comma, column.unit)
+        values = numbers_of(words, column)
         gone = np.isnan(values)
     else:
-        values = _dates(words, column.format)
+        values = dates(words, column.format)
         gone = np.isnat(values)
-    odd = np.flatnonzero(gone & ~_missing(words))
-    places = [] if not len(odd) else np.flatnonzero(np.isin(codes, odd)).tolist()
-    return values[codes], [(place, words[codes[place]]) for place in places]
+        odd[END] = values >= NO_END
+        values[odd[END]] = np.datetime64("NaT")
+    odd[f"cells that are no {column.kind} count as missing"] = gone & ~missing(words)
+    return values[codes], {
+        why: [(place, words[codes[place]]) for place in _places(codes, each)]
+        for why, each in odd.items()
+    }
+
+
+def _places(codes: np.ndarray[Any, Any], odd: np.ndarray[Any, Any]) -> list[int]:
+    """Places of the cells whose word is ``odd``."""
+    return np.flatnonzero(odd[codes]).tolist() if odd.any() else []
+
+
+def numbers_of(words: Words, column: Column) -> Wide:
+    """Numbers that are written in ``words`` as those of ``column``; NaN for others."""
+    if column.comma or column.scale != 1:
+        values, left = np.full(len(words), np.nan), np.arange(len(words))
+    else:
+        values = points(words)
+        left = np.flatnonzero(np.isnan(values))
+    for place in left.tolist():
+        found = number(words[place], column.comma)
+        if found is None or not Way(found.unit, found.scale).is_read(column):
+            continue
+        value = found.value * found.scale / column.scale
+        value *= column.factor if found.unit else 1.0
+        values[place] = -value if found.brackets and column.negative else value
+    return values
 
 
 def is_typed(cells: Any) -> bool:
@@ -104,10 +158,6 @@ def _distinct(cells: Any) -> tuple[np.ndarray[Any, Any], Words]:
     return codes, np.array([word.strip() for word in words], object)
 
 
-def _missing(words: Words) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    return np.array([word.lower() in MISSING for word in words], bool)
-
-
 def _plain(cells: Any) -> Wide | None:
     """Values of ``cells`` if all are finite numbers without units and too many digits."""
     try:
@@ -118,88 +168,82 @@ def _plain(cells: Any) -> Wide | None:
     return values if usual and "_" not in "".join(cells) else None
 
 
-def _numbers(words: Words, comma: bool, unit: str = "") -> Wide:
-    """Numbers that are written in ``words``; NaN for others."""
-    values = _points(words)
-    for place in np.flatnonzero(np.isnan(values)).tolist():
-        parsed = _parse(words[place], comma)
-        if parsed is not None and parsed[1] == unit:
-            values[place] = parsed[0]
-    if comma:  # a point was taken for the decimal sign
-        for place in np.flatnonzero(["." in word for word in words]).tolist():
-            parsed = _parse(words[place], comma)
-            values[place] = np.nan if parsed is None else parsed[0]
-    return values
+class Way(NamedTuple):
+    """How a number is written.
+
+    ``sign``: "." or "," if it is one with this decimal sign only, with "?" before it if the sign
+    may also stand before thousands, "" if neither matters, "+" if only such a sign is too many.
+    """
+
+    unit: str = ""
+    scale: float = 1.0
+    brackets: bool = False
+    sign: str = ""
+
+    def is_read(self, column: Column) -> bool:
+        """Whether it is a number as ``column`` writes them."""
+        if column.kind != "number" or self.sign in ("+", "." if column.comma else ","):
+            return False
+        # "7" is read beside "12 kg", "14B" is not beside "7A"
+        alike = self.unit == column.unit or (not self.unit and self.scale == 1)
+        return alike and column.scale in (1.0, self.scale)
 
 
-def _points(words: Words) -> Wide:
-    """Numbers with a decimal point, also infinite ones; NaN for other words."""
-    import pandas as pd
-
-    numbers = pd.to_numeric(pd.Series(words, dtype=object), errors="coerce")
-    return numbers.to_numpy("float64", copy=True)
+Key = tuple[Way | None, tuple[bool, ...]]
+"""How a word is written as a number, and whether it is a date, by format."""
 
 
-def _parse(word: str, comma: bool) -> tuple[float, str] | None:
-    """The number in a cell and its unit, or ``None``."""
-    found = _UNIT.fullmatch(word)
-    if found is None or (found["sign"] and found["inner"]):
-        return None
-    if found["before"] and found["after"]:
-        return None
-    group, whole, rest = found["group"], found["whole"], found["rest"] or ""
-    decimal, decimals = "," if comma else ".", rest[1:]
-    if group == decimal and not rest and whole.count(group) == 1:  # as 1.234, without thousands
-        whole, _, decimals = whole.partition(group)
-    elif group == decimal or rest[:1] not in ("", decimal) or (group and whole.startswith("0")):
-        return None
-    digits = re.sub(r"\D", "", whole)
-    if not digits and not decimals:
-        return None
-    number = float(f"{digits or '0'}.{decimals or '0'}{found['power'] or ''}")
-    sign = -1.0 if "-" in (found["sign"], found["inner"]) else 1.0
-    return sign * number, found["before"] or found["after"]
+@dataclass
+class Tally:
+    """Cells that are written alike: how many, the size of their numbers, and some of them."""
+
+    count: int = 0
+    least: float = np.inf
+    most: float = 0.0
+    words: dict[str, None] = field(default_factory=dict)
+
+    def add(self, words: Words, counts: Any, sizes: Any) -> None:
+        """Count ``words``, each as often as it occurs."""
+        self.count += int(counts.sum())
+        self.least = min(self.least, *sizes)
+        self.most = max(self.most, *sizes)
+        self.words |= dict.fromkeys(words[: SPELLINGS + 1 - len(self.words)])
 
 
-def is_number(word: str) -> bool:
-    """Whether a word is a number with a decimal point."""
-    return bool(np.isfinite(_numbers(np.array([word], object), False))[0])
-
-
-def _dates(words: Words, form: str) -> np.ndarray[Any, Any]:
-    """Dates that are written in ``words`` in the format ``form``; NaT for others."""
-    import pandas as pd
-
-    dates = pd.to_datetime(pd.Series(words, dtype=str), format=form, errors="coerce", utc=True)
-    return dates.dt.tz_localize(None).to_numpy("datetime64[ns]")
-
-
-def _formats(words: Sequence[str]) -> list[str]:
-    """Formats in which one of ``words`` may be a date, the month before the day first."""
-    from pandas.tseries.api import guess_datetime_format
-
-    found = []
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of words that fit one order of day and month only
-        for first in (False, True):
-            guesses = [guess_datetime_format(word, dayfirst=first) for word in words]
-            found += [guess for guess in guesses if guess is not None]
-    return [form for form, _ in Counter(found).most_common(4)]
+def way_of(word: str) -> tuple[Way | None, float]:
+    """How a number is written in a word, ``None`` for other words, and its size."""
+    point, comma = number(word, False), number(word, True)
+    found = point or comma
+    if found is None:
+        return (Way(sign="+") if about(word) else None), 0.0
+    sign = ""
+    if point is None or comma is None:
+        sign = "," if point is None else "."
+    elif point.value != comma.value:  # the smaller one is that with decimals
+        sign = "?," if abs(comma.value) < abs(point.value) else "?."
+    return Way(found.unit, found.scale, found.brackets, sign), abs(found.value)
 
 
 class Scan:
-    """What the cells of a column may be, from one look at each."""
+    """What the cells of a column may be, from one look at each.
+
+    Attributes:
+        notes: after `decide`, what could have been read otherwise, by what it is about.
+    """
 
     def __init__(self, comma: bool, nameless: bool, like: Column | None = None) -> None:
         self.comma = comma  # whether the file's separator suggests decimal commas
         self.like = like  # how the column was read in a table before
         self.rows = self.cells = 0
-        self.plain = self.points = 0  # numbers without a unit; those that a comma would forbid
-        self.written: Counter[tuple[str, bool]] = Counter()  # others, by unit and decimal comma
-        self.dates: Counter[str] = Counter()
-        self.formats: list[str] | None = None
+        self.ways: defaultdict[Key, Tally] = defaultdict(Tally)
+        self.compact, self.eight = 0, ""  # cells of eight digits that are dates, and one of them
+        self.formats: list[str] = []
+        self.days: defaultdict[str, set[int]] = defaultdict(set)  # by format
         self.typed: Column | None = None
         self.begin: int | None = 0 if nameless else None  # of cells that count the rows
+        self.notes: dict[str, str] = {}
+
+    # --- looking -----------------------------------------------------------------------------
 
     def add(self, cells: Any) -> None:
         """Look at the ``cells`` of the next rows."""
@@ -207,30 +251,52 @@ class Scan:
         self.rows += len(cells)
         if is_typed(cells):
             self.typed = Column(typed_as(cells))
+            known = cells[cells == cells]
+            if self.typed.kind == "number" and ((known >= 1e7) & (known < 1e8)).all():
+                self._add_compact(_as_text(known), np.ones(len(known)))
+            self.cells += len(known)
             return
-        commas = self.comma or (self.like is not None and self.like.comma)
-        if not commas and _plain(cells) is not None:
-            self.cells += len(cells)
-            self.plain += len(cells)
-            return
-        codes, words = _distinct(cells)
-        counts = np.bincount(codes, minlength=len(words))
-        missing = _missing(words)
-        self.cells += int(counts[~missing].sum())
-        long = np.array([len(word) > DIGITS and word.isdecimal() for word in words], bool)
-        plain = ~np.isnan(_points(words)) & ~missing & ~long
-        self.plain += int(counts[plain].sum())
-        others = np.flatnonzero(~plain & ~missing & ~long)
-        for place in others.tolist():
-            for comma in (False, True):
-                parsed = _parse(words[place], comma)
-                if parsed is not None:
-                    self.written[parsed[1], comma] += int(counts[place])
-        if commas or any(comma for _, comma in self.written):
-            for place in np.flatnonzero(plain).tolist():
-                if "." in words[place] and _parse(words[place], True) is None:
-                    self.points += int(counts[place])
-        self._add_dates(words[others], counts[others])
+        values = _plain(cells)
+        if values is not None:
+            words, counts = np.array(cells, object), np.ones(len(cells), np.int64)
+        else:
+            codes, words = _distinct(cells)
+            known = ~missing(words)
+            words, counts = words[known], np.bincount(codes, minlength=len(words))[known]
+            values = points(words)
+        self._add_compact(words, counts)
+        self.cells += int(counts.sum())
+        plain = ~np.isnan(values)
+        signs = np.array([point_of(word) for word in words[plain].tolist()], object)
+        for sign in dict.fromkeys(signs):
+            some = np.flatnonzero(plain)[signs == sign]
+            self.ways[Way(sign=sign), ()].add(words[some], counts[some], np.abs(values[some]))
+        self._add_others(words[~plain], counts[~plain])
+
+    def _add_compact(self, words: Words, counts: Any) -> None:
+        """Count cells such as 20240131, as long as all are."""
+        alike = self.compact == self.cells and all(len(word) == len("20240131") for word in words)
+        if alike and not np.isnat(dates(words, EIGHT)).any():
+            self.compact += int(counts.sum())
+            self.eight = self.eight or next(iter(words), "")
+
+    def _add_others(self, words: Words, counts: Any) -> None:
+        """Count cells that are no plain numbers."""
+        if not self.formats:
+            self.formats = date_formats(words[:50].tolist())
+            if self.like is not None and self.like.kind == "date":
+                self.formats = list(dict.fromkeys([self.like.format, *self.formats]))
+        flags = []
+        for form in self.formats:
+            values = dates(words, form)
+            flags.append(~np.isnat(values))
+            days = np.unique(values[flags[-1]].astype("datetime64[D]").astype(int))
+            self.days[form].update(days.tolist())
+        rows = zip(*flags, strict=True) if flags else ((),) * len(words)
+        for place, (word, row) in enumerate(zip(words.tolist(), rows, strict=True)):
+            way, size = way_of(word)
+            key = (way, row) if len(self.ways) < WAYS or (way, row) in self.ways else (None, ())
+            self.ways[key].add(words[place : place + 1], counts[place : place + 1], (size,))
 
     def _count(self, cells: Any) -> None:
         """Look whether the cells go on counting the rows."""
@@ -246,39 +312,48 @@ class Scan:
             alike = list(cells) == list(map(str, numbers))
         self.begin = self.begin if alike else None
 
-    def _add_dates(self, words: Words, counts: np.ndarray[Any, Any]) -> None:
-        if self.formats is None and len(words):
-            self.formats = _formats(words[:50].tolist())
-            if self.like is not None and self.like.kind == "date":
-                self.formats = list(dict.fromkeys([self.like.format, *self.formats]))
-        for form in self.formats or ():
-            self.dates[form] += int(counts[~np.isnat(_dates(words, form))].sum())
+    def counts_rows(self) -> bool:
+        """Whether the cells are the numbers of the rows, from 0 or 1."""
+        return self.begin is not None and self.rows > 1
 
-    def decide(self) -> Column:
-        """How the column is read.
+    # --- deciding ----------------------------------------------------------------------------
+
+    def decide(self, proved: Collection[str] = ()) -> Column:
+        """How the column is read, where others of the file prove decimal signs.
 
         What was a number or date before is one, maybe written otherwise.
         """
-        like, own = self.like, self._own()
+        own, like = self._own(proved), self.like
         if like is None or own == like:
             return own
-        if own.kind != like.kind or own.unit != like.unit or self._cells_of(like) >= self._least:
-            return like
-        return own
+        same = (own.kind, own.unit, own.scale) == (like.kind, like.unit, like.scale)
+        if same and self.fitting(like) < self._least:
+            return own
+        self.notes = {}
+        self._note_units(like)
+        return like
 
-    def _own(self) -> Column:
+    def _own(self, proved: Collection[str]) -> Column:
+        if self.cells and self.compact == self.cells:
+            self._note(
+                "numbers of eight digits are read as dates",
+                Column("date", format=EIGHT),
+                self.eight,
+            )
+            return Column("date", format=EIGHT)
         if self.typed is not None:
-            return self.typed
-        readings = [Column("number")]
-        readings += [Column("number", comma, unit) for unit, comma in self.written]
-        # of readings that explain as many cells, the decimal sign that goes with the separator
-        best = max(readings, key=lambda each: (self._cells_of(each), each.comma == self.comma))
-        if self._cells_of(best) >= self._least:
+            return replace(self.typed, empty=not self.cells)
+        best, day = self._number(proved), self._date(proved)
+        if self.fitting(best) >= self._least:
+            self._note_units(best)
             return best
-        if self.dates and self.cells:
-            form, count = self.dates.most_common(1)[0]
-            if count >= self._least:
-                return Column("date", format=form)
+        if self.fitting(day) >= self._least:
+            if "%y" in day.format:
+                why = "years of two digits are those from 1969 to 2068"
+                self._note(why, day, self._words_of(day)[0])
+            return day
+        self.notes = {}
+        self._note_words(max(best, day, key=self.fitting))
         return Column("words")
 
     @property
@@ -286,13 +361,148 @@ class Scan:
         """Cells that a reading has to explain."""
         return NUMBERS * self.cells
 
-    def _cells_of(self, column: Column) -> int:
-        """Cells that are numbers or dates as ``column`` writes them."""
+    def _read(self, column: Column, fits: bool = True) -> dict[Key, Tally]:
+        """Cells that are numbers or dates as ``column`` writes them, or all others."""
         if column.kind == "date":
-            return self.dates[column.format]
-        plain = self.plain - (self.points if column.comma else 0)
-        return self.written[column.unit, column.comma] + plain
+            place = self.formats.index(column.format) if column.format in self.formats else -1
+            known = {key for key in self.ways if key[1] and place >= 0 and key[1][place]}
+        else:
+            known = {key for key in self.ways if key[0] is not None and key[0].is_read(column)}
+        return {key: tally for key, tally in self.ways.items() if (key in known) == fits}
 
-    def counts_rows(self) -> bool:
-        """Whether the cells are the numbers of the rows, from 0 or 1."""
-        return self.begin is not None and self.rows > 1
+    def fitting(self, column: Column) -> int:
+        """Number of cells that are numbers or dates as ``column`` writes them."""
+        return sum(tally.count for tally in self._read(column).values())
+
+    def _words_of(self, column: Column, fits: bool = True) -> list[str]:
+        """Some of the words that ``column`` reads, or of all others."""
+        return [word for tally in self._read(column, fits).values() for word in tally.words]
+
+    def _note(self, why: str, column: Column, word: str) -> None:
+        """Note how a ``word`` is read."""
+        values, _ = convert([word], replace(column, factor=1.0), {})
+        value = str(values[0])[:10] if column.kind == "date" else f"{values[0]:.10g}"
+        self.notes[why] = f"{word!r} as {value}"
+
+    # --- numbers -----------------------------------------------------------------------------
+
+    def _unit(self, comma: bool) -> tuple[int, str]:
+        """Cells that are numbers with one decimal sign, plain or with a unit, and the unit."""
+        counts = Counter[str]()
+        for (way, _), tally in self.ways.items():
+            if way is not None and way.is_read(Column("number", comma, way.unit)):
+                counts[way.unit] += tally.count
+        plain = counts.pop("", 0)
+        unit = max(counts, key=lambda each: counts[each], default="")
+        return plain + counts[unit], unit
+
+    def proves(self) -> str:
+        """The decimal sign that the numbers of the column prove, or nothing."""
+        (points, _), (commas, _) = self._unit(False), self._unit(True)
+        sure = points != commas and max(points, commas) >= self._least
+        return "." if sure and points > commas else "," if sure else ""
+
+    def _number(self, proved: Collection[str]) -> Column:
+        """The reading of numbers that explains most cells."""
+        (points, unit), (commas, other) = self._unit(False), self._unit(True)
+        column = Column("number", commas > points, other if commas > points else unit)
+        doubts = {key[0].sign[1:] for key in self._read(column) if key[0] and "?" in key[0].sign}
+        if points == commas and doubts:
+            column = self._with_sign(column, "." if "." in doubts else ",", proved)
+        read = {key[0]: tally for key, tally in self._read(column).items() if key[0] is not None}
+        scales = {way.scale for way in read}
+        plain = [each.most for way, each in read.items() if not way.unit]
+        shares = [each.most for way, each in read.items() if way.unit in SHARES]
+        return replace(
+            column,
+            scale=scales.pop() if len(scales) == 1 else 1.0,
+            factor=SHARES[unit] if plain and shares and max(plain) <= 1 < max(shares) else 1.0,
+            negative=not read or not all(way.brackets for way in read),
+            empty=not self.cells,
+        )
+
+    def _with_sign(self, column: Column, sign: str, proved: Collection[str]) -> Column:
+        """``column`` with its decimal sign, where ``sign`` may be that of thousands."""
+        read = {key[0]: tally for key, tally in self._read(column).items() if key[0] is not None}
+        whole = [tally for way, tally in read.items() if not way.sign]
+        words = [
+            word for way, tally in read.items() if way.sign == f"?{sign}" for word in tally.words
+        ]
+        small = bool(whole) and min(each.least for each in whole) < 1_000
+        grouped = small and len(words) >= GROUPED and max(each.most for each in whole) < 1_000
+        if sign in proved:
+            comma = sign == ","
+        elif grouped:
+            comma = sign == "."
+        else:
+            comma = "," in proved if len(proved) == 1 else self.comma
+        column = replace(column, comma=comma)
+        if not proved or (grouped and sign in proved):
+            self._note(f"{sign!r} may stand before decimals or thousands, read", column, words[0])
+        return column
+
+    def _note_units(self, column: Column) -> None:
+        """Note numbers with a unit beside those without one, and what K or M multiply."""
+        words = self._words_of(column) if column.kind == "number" else []
+        read = {word: way_of(word)[0] or Way() for word in words}
+        units = [word for word, way in read.items() if way.unit]
+        plain = [word for word, way in read.items() if not way.unit]
+        scaled = [word for word, way in read.items() if way.scale != 1]
+        if units and plain:
+            why = "cells with and without a unit are read alike"
+            if column.factor != 1:
+                why = f"cells with {column.unit} are read as {column.factor} times their number"
+            self.notes[why] = f"{units[0]!r} and {plain[0]!r}"
+        if scaled and column.scale == 1:
+            self._note(
+                "K, M and B multiply by a thousand, a million and a billion", column, scaled[0]
+            )
+
+    # --- dates and words ---------------------------------------------------------------------
+
+    def _date(self, proved: Collection[str]) -> Column:
+        """The format of dates that explains most cells."""
+        counts = {form: self.fitting(Column("date", format=form)) for form in self.formats}
+        most = max(counts.values(), default=0)
+        tied = [form for form, count in counts.items() if count == most]
+        best = Column("date", format=tied[0] if tied else "")
+        words = np.array(self._words_of(best), object)
+        differ = [
+            len(set(each)) > 1 for each in zip(*(dates(words, form) for form in tied), strict=True)
+        ]
+        if not any(differ):
+            return best
+        spreads = {form: _spread(self.days[form]) for form in tied}
+        first, second, *_ = sorted(tied, key=lambda form: spreads[form])
+        if 2 * spreads[first] >= spreads[second]:
+            # no country writes the month first before a point
+            days_first = (self.comma and "," in proved) or "." in tied[0]
+            first = next((f for f in tied if f.startswith("%d" if days_first else "%m")), tied[0])
+        best = Column("date", format=first)
+        self._note("days and months may be exchanged, read", best, words[differ.index(True)])
+        return best
+
+    def _note_words(self, best: Column) -> None:
+        """Note that ``best`` reads most cells, and that the others have few spellings, or one form.
+
+        Numbers such as 10,000+ count as read.
+        """
+        left, count = self._read(best, fits=False), self.fitting(best)
+        signed = sum(tally.count for (way, _), tally in left.items() if way and way.sign == "+")
+        words = self._words_of(best, fits=False)
+        forms = {_DIGITS.sub("0", _LETTERS.sub("a", word)) for word in words}
+        if count + signed >= MOSTLY * self.cells and (len(words) <= SPELLINGS or len(forms) == 1):
+            why = "read as words, as less than 95 % of the cells are of one kind"
+            shown = ", ".join(map(repr, words[:3]))
+            self.notes[why] = f"{count:,} of {self.cells:,} are {best.kind}s, not {shown}"
+
+
+def point_of(word: str) -> str:
+    """The ``sign`` of a plain number, see `Way`."""
+    return "" if "." not in word else "?." if _GROUPED.fullmatch(word) else "."
+
+
+def _spread(days: Collection[int]) -> float:
+    """Deviation of the gaps between ``days``, in units of their mean; 0 where there is one."""
+    gaps = np.diff(sorted(days))
+    return float(gaps.std() / gaps.mean()) if len(gaps) > 1 else 0.0

@@ -22,7 +22,7 @@ SAMPLE = 20_000
 """Distinct words of a column to which its numbers are fitted, at most: the most frequent ones."""
 STEP = 100_000
 """Rows that are encoded at a time."""
-DAY = 86_400e9
+DAY = 86_400e6
 
 Array = np.ndarray[Any, np.dtype[np.float32]]
 Wide = np.ndarray[Any, np.dtype[np.float64]]
@@ -90,7 +90,7 @@ class TableEncoder:
             if column.dtype.kind == "f":
                 yield name, column.to_numpy("float64"), True
             elif column.dtype.kind == "M":
-                moments = column.to_numpy("datetime64[ns]")
+                moments = column.to_numpy("datetime64[us]")
                 days = np.where(np.isnat(moments), np.nan, moments.astype("int64") / DAY)
                 yield f"{name} day", days, True
                 moment = {"weekday": column.dt.day_of_week, "month": column.dt.month}

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from astkit.datasets.table_cells import is_number
+from astkit.datasets.table_readers import is_number
+from astkit.datasets.table_sources import as_written
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -108,13 +109,7 @@ def without(name: str, rows: int) -> str:
 def _numbered(column: pd.Series[Any]) -> tuple[np.ndarray[Any, Any], list[str]]:
     """The number of each cell, -1 where it is missing, and the name of each number."""
     codes, values = column.factorize()
-    return codes, [_name(value) for value in values]
-
-
-def _name(value: Any) -> str:
-    """A class as it is written: whole numbers without a decimal point."""
-    whole = isinstance(value, float) and value.is_integer()
-    return str(int(value)) if whole else str(value)
+    return codes, [as_written(value) for value in values]
 
 
 def _key(name: str) -> tuple[float, str]:

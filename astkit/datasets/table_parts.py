@@ -11,9 +11,10 @@ import torch
 from astkit.datasets.joined import set_aside
 from astkit.datasets.sources import hold_back
 from astkit.datasets.table import Table, named_groups
-from astkit.datasets.table_cells import MISSING
+from astkit.datasets.table_identifiers import counters, identifiers, left_out
 from astkit.datasets.table_label import Label, without
 from astkit.datasets.table_reader import TableRows, read_tables
+from astkit.datasets.table_readers import is_missing
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -55,6 +56,7 @@ def divide_table(
     date: str | None = None,
     groups: str | None = None,
     in_order: bool = False,
+    keep: Sequence[str] = (),
     encoding: str | None = None,
 ) -> TableParts:
     """Read a table, and hold rows back for validation and test where no tables of them are given.
@@ -70,6 +72,8 @@ def divide_table(
             rows like those that count, a fifth of its units is held back for each of the others
             that is not given, see `joined.set_aside`.
         date: column of dates or numbers that orders the rows; it is an input unless it is dropped.
+        keep: columns that are inputs although they seem to be identifiers, or number the rows of
+            the first table, each once, unless these are in that order and the target goes on.
         label, task, drop, groups, encoding: see `Table`.
 
     Rows without a label or date, and classes of fewer than `FEW` rows, are left out and named in
@@ -80,7 +84,7 @@ def divide_table(
         raise ValueError("date and in_order both order the rows: give one of them")
     if label in drop:
         raise ValueError(f"drop holds the label {label!r}: leave it out there")
-    needed = [each for each in (label, date, groups) if each is not None]
+    needed = [each for each in (label, date, groups, *map(str, keep)) if each is not None]
     rows, given = read_tables(
         source,
         {"validation": validation, "test": test, "target": target},
@@ -110,11 +114,12 @@ def divide_table(
         parts = {part: kept[places.numpy()] for part, places in ({"train": rest} | aside).items()}
         if not ordered:
             notes += _dated(rows.frame, parts, (label, groups, *drop))
-    left_out = [each for each in drop if each in rows.frame]
+    numbers = _identifying(rows, given.get("target"), needed)
+    dropped = [*(each for each in drop if each in rows.frame), *numbers]
     taken = given | {part: rows.take(places) for part, places in parts.items()}
-    said = rows.notes
+    said = [*rows.notes, *left_out(numbers)]
     del rows  # else a large table would be in memory twice
-    options: dict[str, Any] = {"drop": left_out, "groups": groups, "encoding": encoding}
+    options: dict[str, Any] = {"drop": dropped, "groups": groups, "encoding": encoding}
     train = Table(taken.pop("train"), label, task=whole.task, **options)
     tables: dict[str, Table] = {}
     if target is not None and lacking:
@@ -130,6 +135,59 @@ def divide_table(
         table.date = date if date in train.frame else None
         table.in_order = True if in_order or (date and not table.date) else None
     return TableParts(train, **tables)
+
+
+def read_pair(
+    old: Any,
+    new: Any,
+    label: str | None,
+    date: str | None = None,
+    *,
+    drop: Sequence[str] = (),
+    keep: Sequence[str] = (),
+    encoding: str | None = None,
+    **options: Any,
+) -> tuple[Table, Table, list[str]]:
+    """Old rows and a target as `Table` objects that are read alike, and notes.
+
+    Args:
+        old, new: tables, see `Table`; a target may have no labels.
+        label: ``None`` for rows that are only compared.
+        date: a column that orders them, if any.
+        drop, keep, encoding: see `divide_table`; ``options``: further ones of `Table`.
+    """
+    if isinstance(old, Table) or isinstance(new, Table):
+        check_unread(drop=drop, keep=keep, encoding=encoding, **options)
+        table = old if isinstance(old, Table) else Table(old, label)
+        target = new if isinstance(new, Table) else Table(new, like=table)
+        return table, target, [*table.notes, *(f"target: {note}" for note in target.notes)]
+    needed = [str(each) for each in (label, options.get("groups"), *keep) if each is not None]
+    rows, given = read_tables(old, {"target": new}, needed=needed, drop=drop, encoding=encoding)
+    later = given["target"]
+    names = _identifying(rows, later, [*needed, str(date)])
+    if label is None:  # stands for one: numbers that no column holds
+        label = "(no label)"
+        rows.frame[label], later.frame[label] = np.sqrt(np.arange(len(rows.frame))), np.nan
+    table = Table(rows, label, drop=[*drop, *names], encoding=encoding, **options)
+    target = Table(later, like=table)
+    said = [*left_out(names), *table.notes, *(f"target: {note}" for note in target.notes)]
+    return table, target, said
+
+
+def check_unread(**reading: Any) -> None:
+    """Raise ``ValueError`` for options of reading where nothing is read."""
+    for name, value in reading.items():
+        if value:
+            raise ValueError(
+                f"{name} is {value!r}, which is of files and DataFrames: leave it out, or give"
+                f" Table(..., {name}=)"
+            )
+
+
+def _identifying(rows: TableRows, target: TableRows | None, apart: Sequence[str]) -> list[str]:
+    """Columns that name the ``rows``, or number them beside those of a ``target``."""
+    later = None if target is None else target.frame
+    return [*identifiers(rows.frame, apart), *counters(rows.frame, apart, later)]
 
 
 def _aside(
@@ -164,7 +222,7 @@ def _kept(frame: pd.DataFrame, label: Label, date: str | None) -> tuple[Places, 
     if label.task == "classes":
         codes = label.values(wanted).numpy()
         counts = np.bincount(codes[kept], minlength=len(label.classes))
-        for each in np.flatnonzero([name.lower() in MISSING for name in label.classes]):
+        for each in np.flatnonzero([is_missing(name) for name in label.classes]):
             notes.append(
                 f"{label.classes[each]!r} is a class, of {counts[each]:,} rows: where it stands for"
                 " a missing label, empty these cells"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from astkit.datasets.table_cells import Column, Scan, convert
+from astkit.datasets.table_cells import END, NUMBERS, Column, Scan, convert
 from astkit.datasets.table_sources import (
     ARCHIVES,
     DAMAGED,
@@ -34,7 +34,7 @@ LARGEST = 3.4e38
 """The largest float32."""
 LISTED = 30
 """Names of columns that a message holds."""
-KINDS = {"number": "float64", "date": "datetime64[ns]", "words": "int32"}
+KINDS = {"number": "float64", "date": "datetime64[us]", "words": "int32"}
 
 
 @dataclass
@@ -89,6 +89,8 @@ def read_table(
     """
     import pandas as pd
 
+    if both := [each for each in needed if each in drop]:
+        raise ValueError(f"drop holds {both[0]!r}, which is needed: leave it out there")
     # a DataFrame may have numbers as names
     options = (columns, list(map(str, needed)), list(map(str, drop)))
     if isinstance(source, pd.DataFrame):
@@ -164,28 +166,37 @@ def _read(
     faults = [*source.faults, *faults]
     known = {*source.names, *names}
     for each in (*needed, *(drop if columns is None else ())):
-        if each not in known:
-            some = f"choose one of {listed(source.names, LISTED)}"
-            if each in source.index:
-                some = "it is the index, which reset_index() makes a column"
+        if each not in known and (each in needed or each not in source.apart):
+            some = source.apart.get(each, f"choose one of {listed(source.names, LISTED)}")
             faults.append(f"there is no column {each!r}: {some}")
     if not rows and not faults:
         faults.append("it has no rows")
-    decided = {n: scan.decide() for n, scan in zip(names, scans, strict=True) if n is not None}
+    read = {n: scan for n, scan in zip(names, scans, strict=True) if n is not None}
+    proved = {sign for scan in read.values() if (sign := scan.proves())}
+    # how a later table is read does not depend on its types
+    words = source.words if columns is None else ()
+    decided = {
+        each: Column("words") if each in words else scan.decide(proved)
+        for each, scan in read.items()
+    }
     lacking = [each for each in columns or () if each not in decided]
     if columns is not None:
         if further := [each for each in decided if each not in columns]:
             notes.append(f"{name} has further columns, left out: {listed(further, LISTED)}")
         decided = {each: column for each, column in decided.items() if each in columns}
-    whole, stray = _converted(source, names, decided, rows)
+    whole, odd = _converted(source, names, decided, rows)
     for each, values in whole.items():
         if decided[each].kind == "number":
             faults += _too_large(each, values)
+    if columns is not None:
+        faults += _unlike(odd, columns, {each: scan.cells for each, scan in read.items()})
     if faults:
         every = f" {faults[0]}" if len(faults) == 1 else "".join(f"\n- {each}" for each in faults)
         raise ValueError(f"{name} cannot be read:{every}")
     notes += source.notes
-    notes += [_stray(each, odd, decided[each]) for each, odd in stray.items() if odd]
+    said = [(why, each, _shown(cells)) for why, each, cells in odd if not decided[each].empty]
+    said += [(why, each, what) for each in decided for why, what in read[each].notes.items()]
+    notes += _one_line_each(said)
     if columns is not None:
         for each in lacking:
             empty = convert([""] * rows, columns[each], {})[0]
@@ -201,24 +212,26 @@ def _converted(
     names: Sequence[str | None],
     columns: Mapping[str, Column],
     rows: int,
-) -> tuple[dict[str, Any], dict[str, list[tuple[int, str]]]]:
-    """The values of ``columns``, and rows and texts of their cells that are of another kind."""
+) -> tuple[dict[str, Any], list[tuple[str, str, list[tuple[int, str]]]]]:
+    """The values of ``columns``; why cells count as missing, in which column, and which ones."""
     whole: dict[str, Any] = {n: np.empty(rows, KINDS[each.kind]) for n, each in columns.items()}
-    stray: dict[str, list[tuple[int, str]]] = {name: [] for name in columns}
+    odd: dict[tuple[str, str], list[tuple[int, str]]] = {}
     words: dict[str, dict[str, int]] = {name: {} for name in columns}
     first = 0
     for cells in source.chunks():
         count = len(cells[0]) if cells else 0
         for name, part in zip(names, cells, strict=True):
             if name is not None and name in columns:
-                values, odd = convert(part, columns[name], words[name])
+                values, left = convert(part, columns[name], words[name])
                 whole[name][first : first + count] = values
-                stray[name] += [(first + row, text) for row, text in odd]
+                for why, found in left.items():
+                    some = odd.setdefault((why, name), [])
+                    some += [(first + row, text) for row, text in found]
         first += count
     for name, column in columns.items():
         if column.kind == "words":
             whole[name] = _categories(whole[name], [*words[name]])
-    return whole, stray
+    return whole, [(why, name, found) for (why, name), found in odd.items() if found]
 
 
 def _categories(codes: np.ndarray[Any, np.dtype[np.int32]], words: list[str]) -> Any:
@@ -251,9 +264,39 @@ def _is_nameless(name: str) -> bool:
     return not name or name.startswith("Unnamed:")  # as pandas calls them
 
 
-def _stray(name: str, odd: Sequence[tuple[int, str]], column: Column) -> str:
-    shown = listed([f"{text!r} in row {row + 1}" for row, text in odd])
-    return f"column {name!r}: cells that are no {column.kind} count as missing: {shown}"
+def _shown(odd: Sequence[tuple[int, str]]) -> str:
+    return listed([f"{text!r} in row {row + 1}" for row, text in odd])
+
+
+def _one_line_each(said: Sequence[tuple[str, str, str]]) -> list[str]:
+    """Notes, one for each reason, of which columns it is said and what."""
+    notes = []
+    for why in dict.fromkeys(why for why, _, _ in said):
+        columns = {name: what for reason, name, what in said if reason == why}
+        if len(columns) == 1:
+            notes += [f"column {name!r}: {why}: {what}" for name, what in columns.items()]
+        else:
+            each = [f"{name!r} ({what})" for name, what in columns.items()]
+            notes.append(f"{why}: {listed(each, LISTED)}")
+    return notes
+
+
+def _unlike(
+    odd: Sequence[tuple[str, str, list[tuple[int, str]]]],
+    columns: Mapping[str, Column],
+    cells: Mapping[str, int],
+) -> list[str]:
+    """Columns of which fewer than `NUMBERS` of the cells are read as in the table before."""
+    faults = []
+    for why, name, stray in odd:
+        count, kind = cells[name], columns[name].kind
+        if why != END and len(stray) > (1 - NUMBERS) * count and not columns[name].empty:
+            two = " and ".join(map(repr, list(dict.fromkeys(text for _, text in stray))[:2]))
+            faults.append(
+                f"column {name!r}: {len(stray):,} of {count:,} cells, such as {two}, are no {kind}"
+                " as in the table it is read like: write them as there, or read both with dtypes="
+            )
+    return faults
 
 
 def _too_large(name: str, values: np.ndarray[Any, Any]) -> list[str]:

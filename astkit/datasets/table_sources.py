@@ -18,7 +18,7 @@ from zipfile import BadZipFile, ZipFile
 
 import numpy as np
 
-from astkit.datasets.table_cells import DIGITS, is_number
+from astkit.datasets.table_readers import DIGITS, is_number
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -131,10 +131,12 @@ class TextSource:
     Attributes:
         names: of the columns; ``faults`` and ``notes`` are known after a pass over the rows.
         comma: whether the separator suggests decimal commas.
-        index: names of what is no column; a file has none.
+        apart: names of what is no column, and why; a file has none.
+        words: names of columns that are declared as words; a file has none.
     """
 
-    index: Sequence[str] = ()
+    apart: Mapping[str, str] = {}
+    words: Sequence[str] = ()
 
     def __init__(self, path: Path, encoding: str | None) -> None:
         self.path = path
@@ -245,16 +247,32 @@ class FrameSource:
     comma = False
 
     def __init__(self, frame: pd.DataFrame) -> None:
-        self.index = [str(name) for name in frame.index.names]
-        self.names = [str(name).strip() for name in frame]
-        self.faults: list[str] = []
-        self.notes: list[str] = []
-        self._frame = frame
+        import pandas as pd
+
+        why = "it is the index, which reset_index() makes a column"
+        self.apart = dict.fromkeys(map(str, frame.index.names), why)
+        self.names, self.words = list[str](), list[str]()
+        self.faults, self.notes = list[str](), list[str]()
+        self._columns: list[pd.Series[Any]] = []
+        for place, name in enumerate(str(each).strip() for each in frame):
+            column = frame.iloc[:, place]
+            days = "date" in str(column.dtype)
+            if isinstance(column.dtype, pd.ArrowDtype) and (days or column.dtype.kind in "Om"):
+                column = column.astype(object).infer_objects()  # also durations and lists
+            first = column.dropna().iloc[:1].tolist() if column.dtype == object else []
+            if any(isinstance(cell, list | tuple | dict | set | np.ndarray) for cell in first):
+                self.apart[name] = "its cells are lists or mappings"
+                self.notes.append(f"column {name!r} has lists or mappings as cells: left out")
+                continue
+            self.names.append(name)
+            self._columns.append(column)
+            if isinstance(column.dtype, pd.CategoricalDtype):
+                self.words.append(name)
 
     def chunks(self) -> Iterator[list[Any]]:
         """All rows."""
-        if len(self._frame):
-            yield [_typed(self._frame.iloc[:, place]) for place in range(self._frame.shape[1])]
+        if self._columns and len(self._columns[0]):
+            yield list(map(_typed, self._columns))
 
 
 def _typed(column: pd.Series[Any]) -> Any:
@@ -265,7 +283,7 @@ def _typed(column: pd.Series[Any]) -> Any:
     if kinds.is_datetime64_any_dtype(column):
         if column.dt.tz is not None:  # as in files, where offsets may differ between rows
             column = column.dt.tz_convert("UTC").dt.tz_localize(None)
-        return column.to_numpy("datetime64[ns]")
+        return column.to_numpy("datetime64[us]")
     if kinds.is_timedelta64_dtype(column):
         return column.dt.total_seconds().to_numpy("float64") / 86_400
     plain = kinds.is_numeric_dtype(column) and not kinds.is_complex_dtype(column)
@@ -277,5 +295,11 @@ def _typed(column: pd.Series[Any]) -> Any:
         codes, distinct = pd.factorize(column)
     except TypeError:  # of cells that are lists
         return np.array([str(cell) for cell in column], object)
-    words = [str(word).strip() for word in distinct]
+    words = [as_written(word).strip() for word in distinct]
     return np.array([*words, ""], object)[codes]
+
+
+def as_written(value: Any) -> str:
+    """A number or a word as in a file: whole numbers without a decimal point."""
+    whole = isinstance(value, float | np.floating) and float(value).is_integer()
+    return str(int(value)) if whole else str(value)

@@ -1,7 +1,8 @@
 """Is this the same run? Its settings, shapes and lengths, counts of labels, and the user's code.
 
 Not seen: other values in the data, what a model computes beyond its parameters' shapes, values that
-a function closes over, and code in site-packages or that other functions call.
+a function closes over, and code in site-packages or that other functions call; a comparison looks
+at these values and functions too, see `astkit.comparison.reads`.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset
 
+from astkit import Table
 from astkit.aim.explain import explain
 from tests import build
 
@@ -26,6 +27,13 @@ def test_alike_tables_are_called_alike() -> None:
         (lambda f: f.assign(place="harbour"), "place", "never in training: harbour (100%)"),
         (lambda f: f.assign(place="coast"), "place", "coast: 100%, was 2"),
         (lambda f: f.assign(noise=f["noise"].where(f.index % 2 == 0)), "noise", "missing in 50%"),
+        (
+            lambda f: f.assign(size=f["size"].where(f.index % 2 == 0) + 20),
+            "size",
+            "in 50%, was 0%; 1",
+        ),
+        (lambda f: f.assign(place=f["place"].where(f.index % 2 == 0)), "place", "in 50%, was 0%"),
+        (lambda f: f.assign(place=None), "place", "missing in 100%, was 0%"),
     ],
 )
 def test_the_changed_column_is_first_with_what_is_new(change, column: str, said: str) -> None:
@@ -44,6 +52,30 @@ def test_dates_and_counters_separate() -> None:
     assert set(found.separating) == {"when", "number"}
     row = found.table.set_index("column").loc["when"]
     assert "2024-03-01 to 2025-04-04, was 2023-01-01 to 2024-02-04" in row["new"]
+
+
+def test_cells_that_are_no_longer_empty_are_named() -> None:
+    old, target = build.table(800, 0), build.table(800, 1)
+    old["place"] = old["place"].where(old.index % 5 == 0)
+    old.loc[:3, "noise"] = None  # half a percent
+    new = explain(old, target, "y").table.set_index("column")["new"]
+    assert new["place"].startswith("missing in 0%, was 80%")
+    assert new["noise"].startswith("missing in 0%, was 0%")
+
+
+def test_tables_are_compared_without_a_label_and_read_as_said() -> None:
+    old, target = build.table(300, 0), build.table(300, 1, shift=1.0)
+    found = explain(old, target)
+    assert set(found.table["column"]) == {*old}
+    assert found.table["column"][0] == "size"
+    assert explain(old, old).sentence.endswith(", no better than chance)")  # an AUC of about 0.3
+    less = explain(old, target, "y", drop=["size"], task="regression", groups="place")
+    assert less.table["column"].tolist() == ["noise"]
+    table = Table(old, "y")
+    with pytest.raises(ValueError, match=r"drop is \['size'\], which is of files and DataFrames"):
+        explain(table, target, drop=["size"])
+    with pytest.raises(ValueError, match="keep is 'a', which is of files and DataFrames"):
+        explain(["a"] * 9, ["b"] * 9, keep="a")
 
 
 def test_a_target_without_labels_is_explained_and_drawn() -> None:

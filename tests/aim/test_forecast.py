@@ -113,6 +113,31 @@ def test_a_target_without_labels_is_refused_with_the_remedy() -> None:
         forecast(build.table(200, 0), build.table(200, 1).drop(columns="y"), "y")
 
 
+def test_a_forecast_reads_tables_as_it_is_told() -> None:
+    owners = np.arange(200) // 2
+    old = build.table(200, 0, law=-1.0).assign(owner=owners)
+    target = build.table(90, 1).assign(owner=owners[:90])
+    said = forecast(old, target, "y", drop=["noise"], task="regression", groups="owner")
+    table = Table(old, "y", drop=["noise"], groups="owner")
+    pd.testing.assert_frame_equal(said.table, forecast(table, Table(target, like=table)).table)
+    assert len(said.lines) >= 4
+    with pytest.raises(ValueError, match="label is missing: name the column to be predicted"):
+        forecast(old, target)
+    with pytest.raises(ValueError, match=r"drop is \['noise'\], which is of files and DataFrames"):
+        forecast(table, target, drop=["noise"])
+
+
+@pytest.mark.parametrize(
+    ("unit", "proxy"),
+    [("% of the RMSE", "a head on features"), ("points", "a head on features")],
+)
+def test_a_terminal_shows_intervals(unit: str, proxy: str) -> None:
+    line = {"decision": "weighted both", "gain": -123.45, "low": -234.56, "high": -99.99}
+    lines = [{**line, "unit": unit, "proxy": proxy, "chosen": False}]
+    shown = Forecast(OLD, "", lines=lines).table.to_string()
+    assert max(map(len, shown.splitlines())) <= 80
+
+
 def test_a_forecast_is_kept_as_json() -> None:
     found = forecast(build.table(200, 0, law=-1.0), build.table(60, 1), "y", in_order=False)
     again = Forecast.from_json(found.to_json())

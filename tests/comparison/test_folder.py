@@ -53,7 +53,7 @@ def test_a_policy_whose_code_has_changed(folder: Path, tmp_path: Path) -> None:
             self.losses[visit.index] = visit.losses.square()
 
     Mine2.__name__ = "Mine"
-    refused(tmp_path, "code.0 was", policies=[Mine2()])
+    refused(tmp_path, "observe.code was", policies=[Mine2()])
 
 
 def test_other_initial_weights_settings_and_data(folder: Path) -> None:

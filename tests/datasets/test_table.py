@@ -36,6 +36,7 @@ def frame(rows: int = ROWS, seed: int = 0, **columns: object) -> pd.DataFrame:
         (["b", "a", "10"] * 20, "classes", ("10", "a", "b")),
         ([10, 9, None] * 20, "classes", ("9", "10")),
         ([True, False, True] * 20, "classes", ("False", "True")),
+        (pd.Categorical(np.arange(60) % 30 + 1), "classes", tuple(map(str, range(1, 31)))),
         (list(range(20)) * 3, "classes", tuple(map(str, range(20)))),
         ([row // 2 for row in range(ROWS)], "regression", ()),
     ],

@@ -2,10 +2,14 @@
 
 import csv
 import gzip
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 from astkit.datasets.table_reader import read_table
@@ -273,15 +277,23 @@ def test_columns_of_a_frame_keep_what_they_hold() -> None:
             "moment": pd.date_range("2024-01-31", periods=3, tz="Europe/Berlin"),
             "flag": [True, False, True],
             "kind": pd.Categorical([" a", "b", None]),
-            "list": [[1], [2], [1]],
+            "zone": pd.Categorical([7.0, None, 12]),
+            "list": [None, [2], [1]],
+            "pair": [{"a": 1}, {}, None],
             "id": 2**60 + np.arange(3),
         }
     )
     read = read_table(made)
     frame = read.frame
-    assert [each.kind for each in read.columns.values()] == ["number"] * 2 + ["date"] + [
-        "words"
-    ] * 4
+    kinds = ["number"] * 2 + ["date"] + ["words"] * 4
+    assert [each.kind for each in read.columns.values()] == kinds
+    assert frame["zone"].tolist()[::2] == ["7", "12"]
+    assert read_table(made.assign(zone=[12, 7, 7]), read.columns).frame["zone"][0] == "12"
+    left_out = "has lists or mappings as cells: left out"
+    assert read.notes == [f"column {name!r} {left_out}" for name in ("list", "pair")]
+    refused = "there is no column 'list': its cells are lists or mappings"
+    with pytest.raises(ValueError, match=refused):
+        read_table(made, needed=["list"], drop=["pair"])
     assert frame["hours"].tolist()[:2] == [0.5, 1]
     assert frame["whole"].isna().tolist() == [False, True, False]
     assert frame["moment"][0] == pd.Timestamp("2024-01-30 23:00")  # UTC
@@ -290,6 +302,33 @@ def test_columns_of_a_frame_keep_what_they_hold() -> None:
     assert frame["id"].nunique() == 3
     with pytest.raises(ValueError, match="a table is a Series: give a path, or a DataFrame"):
         read_table(made["whole"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "cell", "value"),
+    [
+        (pa.date32(), date(2024, 1, 5), pd.Timestamp("2024-01-05")),
+        (pa.date64(), date(2024, 1, 5), pd.Timestamp("2024-01-05")),
+        (pa.timestamp("us", "Europe/Berlin"), pd.Timestamp("2024-01-05"), "2024-01-05"),
+        (pa.duration("s"), pd.Timedelta("12h"), 0.5),
+        (pa.decimal128(5, 2), Decimal("1.5"), 1.5),
+        (pa.int64(), 3, 3.0),
+        (pa.bool_(), True, "True"),
+        (pa.dictionary(pa.int8(), pa.string()), "x", "x"),
+        (pa.list_(pa.int64()), [1], None),
+        (pa.struct([("a", pa.int64())]), {"a": 1}, None),
+        (pa.map_(pa.string(), pa.int64()), [("a", 1)], None),
+    ],
+)
+def test_columns_of_pyarrow_are_read(kind: pa.DataType, cell: Any, value: Any) -> None:
+    made = pd.array(pa.array([cell, None] * 10, kind).to_pylist(), dtype=pd.ArrowDtype(kind))
+    read = read_table(pd.DataFrame({"a": made, "y": range(20)}))
+    if value is None:
+        assert read.notes == ["column 'a' has lists or mappings as cells: left out"]
+        assert list(read.frame) == ["y"]
+    else:
+        assert read.frame["a"][0] == (pd.Timestamp(value) if "2024" in str(value) else value)
+        assert read.frame["a"].isna().sum() == 10
 
 
 def test_frames_parquet_and_packed_files_are_read_alike(tmp_path: Path) -> None:

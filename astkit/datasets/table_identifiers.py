@@ -1,0 +1,72 @@
+"""Columns that name each row, and say nothing else of it: a model would learn rows by heart."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+LEAST = 50
+"""Rows of a table from which on identifiers are looked for."""
+NEARLY = 0.99
+"""Share of the rows that have a word of their own, and of the words that are of one form."""
+LENGTH = 8
+"""Characters of words that are of one form if they are equally long, such as hexadecimal ones."""
+FIRST_YEAR, LAST_YEAR = 1500, 2100
+"""Consecutive numbers between them may be years."""
+
+_TOKEN = re.compile(r"[\w{}#/-]+")
+_PERIOD = re.compile(r"(19|20)\d\d\W?[QWHS]\d\d?|[QWHS]\d\d?\W?(19|20)\d\d")  # as 2024-Q1
+
+
+def identifiers(frame: pd.DataFrame, apart: Collection[str]) -> list[str]:
+    """Columns of words without spaces, nearly all different and of one form, but those ``apart``.
+
+    Of one form: letters and digits in the same order, such as ``u0001``, or equally long, such as
+    hexadecimal numbers and UUIDs.
+    """
+    words = frame.select_dtypes("category").drop(columns=[*apart], errors="ignore")
+    several = [name for name in words if words[name].nunique() >= max(LEAST, NEARLY * len(words))]
+    return [str(name) for name in several if _are_of_one_form(words[name].dropna().tolist())]
+
+
+def _are_of_one_form(words: list[str]) -> bool:
+    tokens = [each for each in words if _TOKEN.fullmatch(each) and not _PERIOD.fullmatch(each)]
+    forms = Counter(re.sub(r"[^\W\d_]+", "a", re.sub(r"\d+", "0", each)) for each in tokens)
+    lengths = Counter(len(each) for each in tokens if re.search(r"\d", each))
+    alike = max((count for form, count in forms.items() if "a" in form and "0" in form), default=0)
+    equal = max((count for length, count in lengths.items() if length >= LENGTH), default=0)
+    return max(alike, equal) >= NEARLY * len(words)
+
+
+def counters(
+    frame: pd.DataFrame, apart: Collection[str], target: pd.DataFrame | None = None
+) -> list[str]:
+    """Columns of consecutive whole numbers, each once, but those ``apart``.
+
+    Not years, and not those in order of the rows that go on in the ``target``, as time does.
+    """
+    found = []
+    for name in frame.select_dtypes("number").columns.difference([*apart], sort=False):
+        values = frame[name].to_numpy()
+        whole = np.sort(values)
+        if len(values) < LEAST or whole[0] % 1 or (np.diff(whole) != 1).any():
+            continue
+        if whole[0] >= FIRST_YEAR and whole[-1] <= LAST_YEAR:
+            continue
+        both = values if target is None else np.append(values, target[name])
+        if target is None or not (np.diff(both) > 0).all():
+            found.append(str(name))
+    return found
+
+
+def left_out(names: Collection[str]) -> list[str]:
+    """A note about columns that name the rows."""
+    held = f"columns that name or number the rows, left out: {', '.join(names)}"
+    return [f"{held}; keep= makes them inputs"] * bool(names)

@@ -1,0 +1,163 @@
+"""Cells that can be read in two ways: the right value, and what is told."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from astkit.datasets.table_parts import divide_table
+from astkit.datasets.table_reader import TableRows, read_table
+from astkit.datasets.table_readers import dates, number
+
+PEOPLE = [950, 1234, 12345, 87, 999, 100_200, 640, 7010, 2345, 3456, 4567, 5678]
+POINTS = [f"{each:,}".replace(",", ".") for each in PEOPLE]
+MONTHS = [f"01/{month:02}/{year}" for year in (2021, 2022, 2023) for month in range(1, 13)]
+TIES = ["01/02/2024", "03/04/2024", "07/05/2024", "11/09/2024"]
+SIGN = "may stand before decimals or thousands"
+DAYS = "days and months may be exchanged"
+UNITS = "cells with and without a unit are read alike"
+SCALED = "K, M and B multiply by a thousand, a million and a billion"
+WORDS = "read as words, as less than 95 % of the cells are of one kind"
+
+
+def read(folder: Path, cells: list[str], separator: str = ",", other: str = "x") -> TableRows:
+    """The column ``a`` of a file with these cells, in which the other column holds ``other``."""
+    text = "".join(f'"{cell}"{separator}"{other}"\n' for cell in cells)
+    (folder / "table.csv").write_text(f"a{separator}b\n{text}")
+    return read_table(folder / "table.csv")
+
+
+@pytest.mark.parametrize(
+    ("cells", "separator", "other", "expected", "note"),
+    [
+        (["950", "1.2K", "15k"], ",", "x", [950, 1200, 15_000], SCALED),
+        (["$950", "$1.2K", "-$3M"], ",", "x", [950, 1200, -3e6], SCALED),
+        (["950 €", "1,2 Mio. €", "3 B"], ";", "x", ["950 €", "1,2 Mio. €", "3 B"], WORDS),
+        (["1.2K", "15K"], ",", "x", [1.2, 15], ""),
+        (["14B", "7A", "12"], ",", "x", ["14B", "7A", "12"], WORDS),
+        (["12 kg", "15"], ",", "x", [12, 15], UNITS),
+        (["50%", "0.25", "120%"], ",", "x", [0.5, 0.25, 1.2], "are read as 0.01 times"),
+        (["50%", "25"], ",", "x", [50, 25], UNITS),
+        (["0.5%", "0.25"], ",", "x", [0.5, 0.25], UNITS),
+        (POINTS, "\t", "x", PEOPLE[:4], SIGN),
+        ([each.replace(".", ",") for each in POINTS], ";", "x", PEOPLE[:4], SIGN),
+        ([f"{each} €" for each in POINTS], "\t", "x", PEOPLE[:4], SIGN),
+        (POINTS, "\t", "0.5", [950, 1.234, 12.345], SIGN),  # which proves the point
+        (POINTS[:6], "\t", "0,5", PEOPLE[:3], ""),
+        (POINTS[:6], "\t", "x", [950, 1.234], SIGN),  # too few
+        ([*POINTS, "1234"], "\t", "x", [950, 1.234], SIGN),
+        (["1.500", "2.250"], ",", "x", [1.5, 2.25], SIGN),
+        (["1.500", "2.250"], ",", "0.5", [1.5, 2.25], ""),
+        (["1.500", "0.250"], ";", "x", [1.5, 0.25], ""),
+        (["−2.5", "–3", "–"], ",", "x", [-2.5, -3, np.nan], ""),
+        (["$(2.50)", "($1,234.50)", "$3"], ",", "x", [-2.5, -1234.5, 3], ""),
+        (["(2.50)", "3"], ",", "x", [-2.5, 3], ""),
+        (["(2.50)", "(3)"], ",", "x", [2.5, 3], ""),
+        (["2.50-", "3"], ",", "x", [-2.5, 3], ""),
+        (["1’234", "12'345.5"], ",", "x", [1234, 12345.5], ""),
+        (["1,23,456", "12,34,567.5", "55"], ",", "x", [123_456, 1_234_567.5, 55], ""),
+        (["10:30", "22:15:36", "1:45 pm"], ",", "x", [10.5, 22.26, 13.75], ""),
+        (["10,000+", "500"], ",", "x", ["10,000+", "500"], WORDS),
+        (["12 kg", "500 g"], ",", "x", ["12 kg", "500 g"], WORDS),
+        (["2. No", "1. Never"], ",", "x", ["2. No", "1. Never"], ""),
+        (["1st", "2nd", "3rd"], ",", "x", ["1st", "2nd", "3rd"], ""),
+        (
+            ["1"] * 9 + ["unknown"],
+            ",",
+            "x",
+            ["1"] * 9,
+            f"{WORDS}: 108 of 120 are numbers, not 'unknown'",
+        ),
+    ],
+)
+def test_numbers(tmp_path, cells, separator, other, expected, note):
+    rows = read(tmp_path, cells * 12, separator, other)
+    found = rows.frame["a"][: len(expected)].tolist()
+    words = isinstance(expected[0], str)
+    assert found == (expected if words else pytest.approx(expected, nan_ok=True))
+    assert [note in each for each in rows.notes] == [True] * bool(note)
+
+
+@pytest.mark.parametrize(
+    ("cells", "separator", "other", "expected", "note"),
+    [
+        (MONTHS, ";", "x", "2021-02-01", DAYS),
+        ([f"01/{day:02}/2024" for day in range(1, 13)], ",", "x", "2024-01-02", DAYS),
+        (TIES, ";", "0,5", "2024-04-03", DAYS),
+        (TIES, ";", "x", "2024-03-04", DAYS),
+        (["01.02.2024", "03.04.2024"], ",", "x", "2024-04-03", DAYS),
+        (["13/02/2024", "03/04/2024"], ",", "x", "2024-04-03", ""),
+        (["01/01/2024", "02/02/2024"], ",", "x", "2024-02-02", ""),
+        (["05-JAN-69", "06-Feb-68"], ",", "x", "2068-02-06", "years of two digits"),
+        (["1/31/24", "12/30/23"], ",", "x", "2023-12-30", "years of two digits"),
+        (["January 2024", "May 2024"], ",", "x", "2024-05-01", ""),
+        (["2024-01", "2024-02"], ",", "x", "2024-02-01", ""),
+        (["20240131", "20240201"], ",", "x", "2024-02-01", "numbers of eight digits"),
+        (["2024-01-05T10:00:00", "2024-01-05 10:30:00.500"], ",", "x", "2024-01-05 10:30:00.5", ""),
+        (["2024-01-05T10:00:00Z", "2024-01-05T10:30+01:00"], ",", "x", "2024-01-05 09:30", ""),
+        (["05.01.2024 10.30", "05.01.2024"], ",", "x", "2024-01-05", DAYS),
+        (["Jan 5, 2024 10:30 PM", "Feb. 6, 2024"], ",", "x", "2024-02-06", ""),
+        (
+            ["Fri Jan 05 10:30:00 2024", "Sat Jan 06 10:30:00 2024"],
+            ",",
+            "x",
+            "2024-01-06 10:30",
+            "",
+        ),
+        (["2024-01-05", "1600-02-03"], ",", "x", "1600-02-03", ""),
+        (["2024-01-05", "0000-00-00", "-"], ",", "x", None, ""),
+        (["05.01.2024", "00.00.0000", "17.02.2024"], ",", "x", None, ""),
+        (["05.01.2024", "31.12.9999", "17.02.2024"], ",", "x", None, "no end"),
+        (["20240105", "99991231"], ",", "x", None, "no end"),
+    ],
+)
+def test_dates(tmp_path, cells, separator, other, expected, note):
+    rows = read(tmp_path, cells * 12, separator, other)
+    assert rows.columns["a"].kind == "date"
+    assert rows.frame["a"].astype(object)[1] is pd.NaT or rows.frame["a"][1] == pd.Timestamp(
+        expected
+    )
+    assert pd.isna(rows.frame["a"][1]) == (expected is None)
+    assert [each for each in rows.notes if note in each] == rows.notes[: bool(note)]
+
+
+@pytest.mark.parametrize(
+    "mark", ["#N/A", "<NA>", "\\N", "-nan", "#DIV/0!", "#NAME?", "####", "NULL", "NaT", "—", "."]
+)
+def test_marks_are_missing_in_numbers_dates_and_labels_but_not_in_words(tmp_path, mark):
+    for value in ("0.5", "2024-01-31", "house"):
+        rows = read(tmp_path, [mark, value] * 40)
+        assert rows.frame["a"].isna().sum() == (0 if value == "house" else 40)
+        assert rows.notes == []
+    label = [mark if row % 5 == 0 else f"{row / 7:.3f}" for row in range(300)]
+    parts = divide_table(pd.DataFrame({"x": np.sin(range(300)), "y": label}), "y")
+    assert parts.train.label.task == "regression"
+
+
+def test_dates_without_an_end_are_left_out_by_date_and_an_input_says_so():
+    days = np.where(np.arange(200) % 4 == 0, "9999-12-31", "2024-01-05").astype("datetime64[us]")
+    days[1::2] += np.arange(100).astype("timedelta64[D]")
+    made = pd.DataFrame({"until": days, "x": np.arange(200.0), "y": np.arange(200) / 7})
+    assert "until day missing" in divide_table(made, "y").train.names
+    parts = divide_table(made, "y", date="until")
+    assert sum(map(len, parts[:3])) == 150
+    assert "50 rows without 'until': left out" in parts.train.notes
+
+
+def test_notes_of_one_kind_are_one_line() -> None:
+    made = pd.DataFrame({name: ["1.5"] * 39 + ["kg"] for name in "abc"})
+    said = "cells that are no number count as missing: 'a' ('kg' in row 40), 'b' ('kg' in row 40)"
+    assert read_table(made[["a", "b"]]).notes == [said]
+
+
+def test_a_reader_works_alone() -> None:
+    assert number("1.234,5 €", True) == (1234.5, "€", 1.0, False)
+    assert number("1.234,5 €", False) is None
+    words = np.array(["31.12.9999", "31.12.2024 10:30", "x"], object)
+    found = dates(words, "%d.%m.%Y")
+    assert found.astype(str).tolist()[:2] == [
+        "9999-12-31T00:00:00.000000",
+        "2024-12-31T10:30:00.000000",
+    ]
+    assert np.isnat(found[2])

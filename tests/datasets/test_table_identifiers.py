@@ -1,0 +1,92 @@
+"""Columns that name or number the rows are found, and no others."""
+
+import uuid
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from astkit import Table
+from astkit.aim.explain import explain
+from astkit.datasets.table_parts import divide_table
+from tests.build import refused
+
+ROWS = 200
+DRAW = np.random.default_rng(0)
+HEX = [DRAW.bytes(6).hex() for _ in range(ROWS)]
+
+
+def frame(cells: Any = None, rows: int = ROWS, seed: int = 0) -> pd.DataFrame:
+    made = pd.DataFrame(np.random.default_rng(seed).normal(size=(rows, 2)), columns=["x", "y"])
+    return made if cells is None else made.assign(key=cells[:rows])
+
+
+@pytest.mark.parametrize(
+    ("cells", "rows", "left_out"),
+    [
+        ([f"u{row:05}" for row in range(ROWS)], ROWS, True),
+        ([f"INV-{row}" for row in range(ROWS)], ROWS, True),
+        ([f"u{row}" for row in range(50)], 50, True),
+        ([f"u{row}" for row in range(49)], 49, False),
+        ([str(uuid.UUID(int=row**9)) for row in range(ROWS)], ROWS, True),
+        (HEX, ROWS, True),
+        (["unknown", *HEX[1:]], ROWS, True),
+        ([HEX[row // 2] for row in range(ROWS)], ROWS, False),
+        ([f"street {row}" for row in range(ROWS)], ROWS, False),
+        (["".join(chr(97 + int(c, 16)) for c in each) for each in HEX], ROWS, False),
+        ([("u%d", "2%dx-", "a%db")[row % 3] % row for row in range(ROWS)], ROWS, False),
+        ([f"{1960 + row // 4}Q{1 + row % 4}" for row in range(ROWS)], ROWS, False),
+        ([f"u{row}@{'ab'[row % 2]}.org" for row in range(ROWS)], ROWS, False),
+    ],
+)
+def test_words_that_name_each_row_are_no_inputs(cells: list[str], rows: int, left_out: bool):
+    found, parts = Table(frame(cells, rows), "y"), divide_table(frame(cells, rows), "y")
+    said = "columns that name or number the rows, left out: key; keep= makes them inputs"
+    for table in (found, parts.train):
+        assert ("key" in table.frame, said in table.notes) == (not left_out, left_out)
+    assert Table(frame(cells, rows), like=found).notes == []
+    assert "key" in Table(frame(cells, rows), "y", keep=["key"]).frame
+    assert "key" in divide_table(frame(cells, rows), "y", keep=["key"]).train.frame
+
+
+ORDER, MIXED = np.arange(1, ROWS + 1), DRAW.permutation(ROWS)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "kept"),
+    [
+        (ORDER, ORDER, False),
+        (ORDER, ORDER + ROWS, True),
+        (ORDER, ORDER + 2 * ROWS, True),
+        (ORDER, MIXED + ROWS + 1, False),
+        (MIXED, ORDER + ROWS, False),
+        (ORDER, None, False),
+        (ORDER[:49], ORDER[:49], True),
+        (np.where(ORDER == 9, 10, ORDER), ORDER, True),
+        (np.where(ORDER == 9, np.nan, ORDER), ORDER, True),
+        (ORDER + 0.5, ORDER + 0.5, True),
+        (ORDER + 1800, ORDER + 1800, True),
+    ],
+)
+def test_numbers_of_the_rows_are_no_inputs_unless_the_target_goes_on(old, new, kept: bool) -> None:
+    first = frame(old, len(old))
+    target = frame(rows=len(old), seed=1) if new is None else frame(new, len(new), 1)
+    found = explain(first, target, "y")
+    assert ("key" in set(found.table["column"])) == kept
+    assert any("left out: key" in note for note in found.notes) != kept
+    parts = divide_table(first, "y", target=target, test=target, validation=target)
+    assert ("key" in parts.train.frame) == kept
+    assert "key" in divide_table(first, "y", target=target, keep=["key"]).train.frame
+    alone = Table(first, "y")
+    assert "key" in alone.frame
+    said = ["columns that number the rows are inputs: key; drop= leaves them out"]
+    assert alone.notes == said * (old is ORDER or old is MIXED)
+
+
+def test_a_date_is_kept_and_without_a_target_no_number_is() -> None:
+    made = frame(ORDER)
+    assert "key" not in divide_table(made, "y").train.frame
+    assert "key" in divide_table(made, "y", date="key").train.frame
+    refused((lambda: Table(made, "y", keep=["kye"]), "there is no column 'kye'"))
+    refused((lambda: Table(made, "y", drop=["y"]), "drop holds 'y', which is needed"))
