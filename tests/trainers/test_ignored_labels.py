@@ -219,3 +219,27 @@ def test_two_processes_with_uneven_labels_train_as_one(policy: Any) -> None:
     (alone,) = in_world(1, in_processes, policy)
     for found in in_world(2, in_processes, policy):
         torch.testing.assert_close(found, alone, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("bad", [1, 30])
+@pytest.mark.parametrize("score", ["loss", "contrast"])
+@pytest.mark.parametrize("controller", ["log_integral", "top_k"])
+def test_a_label_of_nan_stops_a_gate_as_dense_training(controller, score, bad) -> None:
+    y = Y.double()
+    y[:bad] = torch.nan
+    gate, model = Gate(0.25, score, controller), nn.Linear(4, 1, dtype=torch.float64)
+    before = model.weight.clone()
+    run = Trainer(
+        model, TensorDataset(X, y), policy=gate, epochs=1, criterion=squares, batch_size=64
+    )
+    with pytest.raises(FloatingPointError, match=r"became nan: .* inputs and labels for NaN"):
+        run.run(progress=False)
+    assert torch.equal(model.weight, before)
+
+    def masked(outputs: Tensor, targets: Tensor) -> Any:
+        return squares(outputs, targets), ~targets.isnan()
+
+    data = TensorDataset(X, y)
+    gate = Gate(0.5, score, controller)
+    Trainer(model, data, policy=gate, epochs=2, criterion=masked, batch_size=64).run(progress=False)
+    assert not torch.equal(model.weight, before)
