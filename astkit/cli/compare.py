@@ -25,7 +25,7 @@ With -o, the same command continues a comparison that was interrupted, and one
 with more seeds or policies adds to it.
 """
 READING: tuple[str, ...] = ("label", "target", "test", "task", "drop", "date", "in_order")
-READING += ("groups", "keep", "encoding")
+READING += ("groups", "keep", "encoding", "dtypes")
 POLICIES = ["auto", "cached_loss", "infobatch"]
 
 
@@ -50,6 +50,8 @@ def add_compare(commands: Any) -> None:
     read("--groups", metavar="COLUMN", help="names rows that depend on each other")
     identifiers = "inputs although they seem to be identifiers"
     read("--keep", nargs="+", default=[], metavar="COLUMN", help=identifiers)
+    kinds = "format of dates, number as it is written, number or words: day=%%d/%%m/%%Y zip=words"
+    read("--dtypes", nargs="+", default=[], metavar="COLUMN=KIND", help=kinds)
     read("--encoding", metavar="NAME", help="of files that are no UTF-8, such as cp1251")
     add("--size", type=int, default=32, help="pixels a side of --images (32)")
     form, known = "NAME[:ARGUMENT=VALUE,...]", ", ".join(sorted(REGISTRIES["policy"]))
@@ -89,6 +91,10 @@ def _task(options: argparse.Namespace) -> dict[str, Any]:
     from astkit.tasks.images import folder
 
     reading = {name: getattr(options, name) for name in READING}
+    parts = [text.rpartition("=") for text in options.dtypes]
+    if odd := [kind for name, _, kind in parts if not name]:
+        raise ValueError(f"--dtypes {odd[0]}: give a column and how it is read, as zip=words")
+    reading["dtypes"] = {name: kind for name, _, kind in parts}
     if options.csv is not None:
         if options.label is None:
             raise ValueError("--csv needs --label, the name of the column to be predicted")

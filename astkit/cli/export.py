@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from astkit.cli import add_command, say
+from astkit.cli import FAILED, GOOD, add_command, say
 from astkit.cli.runs import add_parameters
 from astkit.files import shipped
 
@@ -43,8 +43,8 @@ def notebooks(options: argparse.Namespace) -> None:
     say(f"{len(list(options.folder.glob('*.ipynb')))} notebooks: jupyter lab {options.folder}")
 
 
-def export(options: argparse.Namespace) -> None:
-    """Write the file, and print its size."""
+def export(options: argparse.Namespace) -> int:
+    """Write the file, and print its size and what it lacks."""
     from astkit.runs import export as kaggle
     from astkit.runs import notebook
 
@@ -60,5 +60,7 @@ def export(options: argparse.Namespace) -> None:
     say(f"{path}: {size / 1e3:.0f} kB, with astkit{data}")
     if size > kaggle.LARGEST:
         say(f"Kaggle takes notebooks of up to {kaggle.LARGEST / 1e6:g} MB: export fewer files")
-    for missing in kaggle.needed_files(plan)[1]:
+    lacking = kaggle.needed_files(plan)[1]
+    for missing in lacking:
         say(f"not taken along: {missing} (attach it to the notebook, and name its place there)")
+    return FAILED if lacking else GOOD

@@ -64,6 +64,7 @@ def compare(
     in_order: bool = False,
     keep: Sequence[str] = (),
     encoding: str | None = None,
+    dtypes: Mapping[Any, Any] | None = None,
     policies: Sequence[str | Chosen] | str | Chosen = "auto",
     epochs: float | None = None,
     budget: Budget | None = None,
@@ -104,8 +105,8 @@ def compare(
             missing, a fifth of the target is set aside for them, of a table also for the test.
         label: column of the table to be predicted. A model of your own, without a ``criterion``,
             predicts a number in standard deviations from the mean of the training rows.
-        task, drop, date, groups, in_order, keep, encoding: how the table is read and divided, see
-            `astkit.datasets.table_parts.divide_table`.
+        task, drop, date, groups, in_order, keep, encoding, dtypes: how the table is read and
+            divided, see `astkit.datasets.table_parts.divide_table`.
         policies: names, mappings ``{"name": ..., argument: value}`` or `Policy` objects; each run
             uses a copy.
         epochs: of dense training; shorthand for ``budget=Budget(epochs=...)``; 5 by default, of a
@@ -156,6 +157,7 @@ def compare(
         in_order=in_order,
         keep=keep,
         encoding=encoding,
+        dtypes=dtypes,
     )
     check_types(
         budget=(budget, Budget | None),

@@ -54,6 +54,7 @@ class Table(Dataset[tuple[Tensor, Tensor]]):
         keep: columns that are inputs although they seem to be identifiers: words without spaces
             that are nearly all different and of one form, such as ``u0001``.
         encoding: of a CSV that is no UTF-8, such as "cp1251".
+        dtypes: how columns are read, as ``{"day": "%d/%m/%Y", "zip": "words"}``, see `read_table`.
 
     Attributes:
         frame: the inputs, typed.
@@ -90,9 +91,12 @@ class Table(Dataset[tuple[Tensor, Tensor]]):
         groups: str | None = None,
         keep: Sequence[str] = (),
         encoding: str | None = None,
+        dtypes: Mapping[Any, Any] | None = None,
     ) -> None:
         if (label is None) == (like is None):
             raise ValueError("label and like: give the name of a column, or a Table to be read as")
+        if like is not None and dtypes:
+            raise ValueError(f"dtypes is {dtypes!r} beside like, whose readings hold: leave it out")
         label, drop = label if label is None else str(label), list(map(str, drop))
         keep = list(map(str, keep))
         groups = groups if groups is None else str(groups)
@@ -100,7 +104,7 @@ class Table(Dataset[tuple[Tensor, Tensor]]):
         if not isinstance(source, TableRows):
             needed = [each for each in (label, groups, *keep) if each is not None]
             columns = None if like is None else like.columns
-            reading: dict[str, Any] = {"drop": drop, "encoding": encoding}
+            reading: dict[str, Any] = {"drop": drop, "encoding": encoding, "dtypes": dtypes}
             if like is not None:
                 reading = {**like.reading, "encoding": encoding or like.reading["encoding"]}
             rows = read_table(source, columns, needed=needed, **reading)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,6 +31,11 @@ MOSTLY = 0.5
 """Share from which on a column that is left as words gets a note."""
 SPELLINGS, GROUPED = 20, 8
 """Different cells that are kept as examples, and those that show a sign of thousands."""
+ASKED: Mapping[Any, str] = {
+    **dict.fromkeys(("words", "category", "str", str), "words"),
+    **dict.fromkeys(("number", "float", float, int), "number"),
+}
+"""Kinds of columns by their names in ``dtypes``."""
 NO_END = np.datetime64("2262-01-01", "us")
 """Dates from here on say that there is no end, and are missing."""
 WAYS = 1_000
@@ -54,7 +61,7 @@ class Column:
             and each number is multiplied by its own.
         factor: by which numbers with the unit are multiplied, such as 0.01 beside plain ones.
         negative: whether numbers in brackets are negative; not where all have brackets.
-        empty: whether no cell said how they are read.
+        loose: whether further tables may hold anything: no cell, or a person, said how it is read.
     """
 
     kind: str
@@ -64,7 +71,28 @@ class Column:
     scale: float = 1.0
     factor: float = 1.0
     negative: bool = True
-    empty: bool = False
+    loose: bool = False
+
+
+def asked(name: str, kind: Any) -> Column:
+    """How somebody wants a column to be read: an entry of ``dtypes``.
+
+    Raises ``ValueError`` for what is no kind, no format of dates and no number.
+    """
+    if isinstance(kind, str | type) and kind in ASKED:
+        return Column(ASKED[kind], loose=True)
+    text = kind if isinstance(kind, str) else ""
+    read = {each for comma in (False, True) if (each := number(text, comma)) is not None}
+    if len(read) == 1:
+        return Column("number", format=text, loose=True)
+    with suppress(ValueError):
+        datetime.strptime(datetime(2024, 1, 31).strftime(text), text)
+        if "%" in text and not read:
+            return Column("date", format=text, loose=True)
+    raise ValueError(
+        f"dtypes[{name!r}] is {kind!r}: give a format of dates such as '%d/%m/%Y', a number as it"
+        " is written, such as '1.234,5', 'number', 'words' or 'category'"
+    )
 
 
 def convert(
@@ -231,14 +259,21 @@ class Scan:
         notes: after `decide`, what could have been read otherwise, by what it is about.
     """
 
-    def __init__(self, comma: bool, nameless: bool, like: Column | None = None) -> None:
+    def __init__(
+        self,
+        comma: bool,
+        nameless: bool,
+        like: Column | None = None,
+        asked: Column | None = None,
+    ) -> None:
         self.comma = comma  # whether the file's separator suggests decimal commas
-        self.like = like  # how the column was read in a table before
+        self.like, self.asked = like, asked  # how the column was read before, or is to be read
         self.rows = self.cells = 0
         self.ways: defaultdict[Key, Tally] = defaultdict(Tally)
         self.compact, self.eight = 0, ""  # cells of eight digits that are dates, and one of them
         self.formats: list[str] = []
         self.days: defaultdict[str, set[int]] = defaultdict(set)  # by format
+        self.codes: set[tuple[int, bool]] = set()  # digits of numbers, and whether 0 is the first
         self.typed: Column | None = None
         self.begin: int | None = 0 if nameless else None  # of cells that count the rows
         self.notes: dict[str, str] = {}
@@ -267,6 +302,9 @@ class Scan:
         self._add_compact(words, counts)
         self.cells += int(counts.sum())
         plain = ~np.isnan(values)
+        if len({digits for digits, _ in self.codes}) < 2:
+            numbers = map(str.strip, words[plain].tolist())
+            self.codes |= {(len(n) if n.isdecimal() else 0, n.startswith("0")) for n in numbers}
         signs = np.array([point_of(word) for word in words[plain].tolist()], object)
         for sign in dict.fromkeys(signs):
             some = np.flatnonzero(plain)[signs == sign]
@@ -334,7 +372,10 @@ class Scan:
         return like
 
     def _own(self, proved: Collection[str]) -> Column:
-        if self.cells and self.compact == self.cells:
+        asked = self.asked
+        if asked is not None and (asked.kind != "number" or self.typed is not None):
+            return asked
+        if self.cells and self.compact == self.cells and asked is None:
             self._note(
                 "numbers of eight digits are read as dates",
                 Column("date", format=EIGHT),
@@ -342,11 +383,17 @@ class Scan:
             )
             return Column("date", format=EIGHT)
         if self.typed is not None:
-            return replace(self.typed, empty=not self.cells)
-        best, day = self._number(proved), self._date(proved)
-        if self.fitting(best) >= self._least:
+            return replace(self.typed, loose=not self.cells)
+        digits = {count for count, _ in self.codes}
+        codes = len(digits) == 1 and max(digits) > 1 and (*digits, True) in self.codes  # as 00501
+        if codes and asked is None:
+            return Column("words")
+        best = self._number(proved)
+        if asked is not None or self.fitting(best) >= self._least:
             self._note_units(best)
             return best
+        self.notes = {}
+        day = self._date(proved)
         if self.fitting(day) >= self._least:
             if "%y" in day.format:
                 why = "years of two digits are those from 1969 to 2068"
@@ -388,6 +435,9 @@ class Scan:
 
     def _unit(self, comma: bool) -> tuple[int, str]:
         """Cells that are numbers with one decimal sign, plain or with a unit, and the unit."""
+        written = "" if self.asked is None else self.asked.format
+        if written and number(written, comma) is None:
+            return -1, ""
         counts = Counter[str]()
         for (way, _), tally in self.ways.items():
             if way is not None and way.is_read(Column("number", comma, way.unit)):
@@ -418,7 +468,7 @@ class Scan:
             scale=scales.pop() if len(scales) == 1 else 1.0,
             factor=SHARES[unit] if plain and shares and max(plain) <= 1 < max(shares) else 1.0,
             negative=not read or not all(way.brackets for way in read),
-            empty=not self.cells,
+            loose=not self.cells or self.asked is not None,
         )
 
     def _with_sign(self, column: Column, sign: str, proved: Collection[str]) -> Column:
@@ -448,11 +498,11 @@ class Scan:
         units = [word for word, way in read.items() if way.unit]
         plain = [word for word, way in read.items() if not way.unit]
         scaled = [word for word, way in read.items() if way.scale != 1]
-        if units and plain:
+        if plain and column.unit:
             why = "cells with and without a unit are read alike"
             if column.factor != 1:
                 why = f"cells with {column.unit} are read as {column.factor} times their number"
-            self.notes[why] = f"{units[0]!r} and {plain[0]!r}"
+            self.notes[why] = f"{(*units, column.unit)[0]!r} and {plain[0]!r}"
         if scaled and column.scale == 1:
             self._note(
                 "K, M and B multiply by a thousand, a million and a billion", column, scaled[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -58,6 +58,7 @@ def divide_table(
     in_order: bool = False,
     keep: Sequence[str] = (),
     encoding: str | None = None,
+    dtypes: Mapping[Any, Any] | None = None,
 ) -> TableParts:
     """Read a table, and hold rows back for validation and test where no tables of them are given.
 
@@ -74,7 +75,7 @@ def divide_table(
         date: column of dates or numbers that orders the rows; it is an input unless it is dropped.
         keep: columns that are inputs although they seem to be identifiers, or number the rows of
             the first table, each once, unless these are in that order and the target goes on.
-        label, task, drop, groups, encoding: see `Table`.
+        label, task, drop, groups, encoding, dtypes: see `Table`.
 
     Rows without a label or date, and classes of fewer than `FEW` rows, are left out and named in
     the notes. Raises ``ValueError`` with all problems of the files.
@@ -92,6 +93,7 @@ def divide_table(
         needed_of_others=[label],
         drop=[each for each in drop if each not in needed],
         encoding=encoding,
+        dtypes=dtypes,
     )
     whole = Label.of(rows.frame[label], label, task)
     kept, notes = _kept(rows.frame, whole, date)

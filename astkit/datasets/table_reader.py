@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from astkit.datasets.table_cells import END, NUMBERS, Column, Scan, convert
+from astkit.datasets.table_cells import END, NUMBERS, Column, Scan, asked, convert
 from astkit.datasets.table_sources import (
     ARCHIVES,
     DAMAGED,
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 LARGEST = 3.4e38
 """The largest float32."""
+MARKS = [-99.0, *(sign * (10.0**digits - 1) for digits in range(3, 8) for sign in (-1, 1))]
+"""Numbers that may stand for a missing one: -99, -999, 999, 9999 and so on."""
 LISTED = 30
 """Names of columns that a message holds."""
 KINDS = {"number": "float64", "date": "datetime64[us]", "words": "int32"}
@@ -68,6 +70,7 @@ def read_table(
     needed: Sequence[str] = (),
     drop: Sequence[str] = (),
     encoding: str | None = None,
+    dtypes: Mapping[Any, Any] | None = None,
 ) -> TableRows:
     """Read a CSV or parquet file, or a DataFrame.
 
@@ -83,6 +86,9 @@ def read_table(
         needed: names of columns without which the table is of no use.
         drop: names of columns that are not read; with ``columns`` they may be missing.
         encoding: of a CSV without a byte order mark that is no UTF-8; Windows-1252 by default.
+        dtypes: how columns are read, by name: a format of dates such as "%d/%m/%Y", a number as it
+            is written, such as "1.234,5", "number" or ``float``, "words", ``str`` or "category".
+            Cells that do not fit are named, and missing; with ``columns`` these hold.
 
     Raises ``ValueError`` with all faults of the file: rows of other lengths than the header, names
     that occur twice, names that are needed and missing, infinite numbers.
@@ -92,7 +98,10 @@ def read_table(
     if both := [each for each in needed if each in drop]:
         raise ValueError(f"drop holds {both[0]!r}, which is needed: leave it out there")
     # a DataFrame may have numbers as names
-    options = (columns, list(map(str, needed)), list(map(str, drop)))
+    if dtypes is not None and not isinstance(dtypes, Mapping):
+        raise ValueError(f"dtypes is {dtypes!r}: give a mapping of columns, as {{'zip': 'words'}}")
+    kinds = {str(each): asked(str(each), kind) for each, kind in (dtypes or {}).items()}
+    options = (columns, list(map(str, needed)), list(map(str, drop)), kinds)
     if isinstance(source, pd.DataFrame):
         return _read("the table", FrameSource(source), *options)
     if not isinstance(source, str | Path):
@@ -151,12 +160,17 @@ def _read(
     columns: Mapping[str, Column] | None,
     needed: Sequence[str],
     drop: Sequence[str],
+    dtypes: Mapping[str, Column],
 ) -> TableRows:
     """Decide about the columns in one pass, and convert them in another."""
     import pandas as pd
 
-    before = columns or {}
-    scans = [Scan(source.comma, _is_nameless(each), before.get(each)) for each in source.names]
+    # how a later table is read does not depend on its types
+    before, own = columns or {}, dict.fromkeys(source.words, Column("words")) | dict(dtypes)
+    scans = [
+        Scan(source.comma, _is_nameless(n), before.get(n), own.get(n) if columns is None else None)
+        for n in source.names
+    ]
     rows = 0
     for cells in source.chunks():
         for scan, part in zip(scans, cells, strict=True):
@@ -165,7 +179,7 @@ def _read(
     names, notes, faults = _names(source.names, scans, drop)
     faults = [*source.faults, *faults]
     known = {*source.names, *names}
-    for each in (*needed, *(drop if columns is None else ())):
+    for each in (*needed, *((*drop, *dtypes) if columns is None else ())):
         if each not in known and (each in needed or each not in source.apart):
             some = source.apart.get(each, f"choose one of {listed(source.names, LISTED)}")
             faults.append(f"there is no column {each!r}: {some}")
@@ -173,12 +187,7 @@ def _read(
         faults.append("it has no rows")
     read = {n: scan for n, scan in zip(names, scans, strict=True) if n is not None}
     proved = {sign for scan in read.values() if (sign := scan.proves())}
-    # how a later table is read does not depend on its types
-    words = source.words if columns is None else ()
-    decided = {
-        each: Column("words") if each in words else scan.decide(proved)
-        for each, scan in read.items()
-    }
+    decided = {each: scan.decide(proved) for each, scan in read.items()}
     lacking = [each for each in columns or () if each not in decided]
     if columns is not None:
         if further := [each for each in decided if each not in columns]:
@@ -194,8 +203,11 @@ def _read(
         every = f" {faults[0]}" if len(faults) == 1 else "".join(f"\n- {each}" for each in faults)
         raise ValueError(f"{name} cannot be read:{every}")
     notes += source.notes
-    said = [(why, each, _shown(cells)) for why, each, cells in odd if not decided[each].empty]
+    said = [(why, each, _shown(cells)) for why, each, cells in odd]
     said += [(why, each, what) for each in decided for why, what in read[each].notes.items()]
+    marks = {each: _marks(whole[each]) for each in decided if decided[each].kind == "number"}
+    why = "numbers that may stand for missing ones are read as they are: empty these cells if so"
+    said += [(why, each, what) for each, what in marks.items() if what]
     notes += _one_line_each(said)
     if columns is not None:
         for each in lacking:
@@ -290,13 +302,25 @@ def _unlike(
     faults = []
     for why, name, stray in odd:
         count, kind = cells[name], columns[name].kind
-        if why != END and len(stray) > (1 - NUMBERS) * count and not columns[name].empty:
+        if why != END and len(stray) > (1 - NUMBERS) * count and not columns[name].loose:
             two = " and ".join(map(repr, list(dict.fromkeys(text for _, text in stray))[:2]))
             faults.append(
                 f"column {name!r}: {len(stray):,} of {count:,} cells, such as {two}, are no {kind}"
                 " as in the table it is read like: write them as there, or read both with dtypes="
             )
     return faults
+
+
+def _marks(values: np.ndarray[Any, Any]) -> str:
+    """`MARKS` that lie farther from all other numbers than these do from each other."""
+    marked = np.isin(values, MARKS)
+    others = values[~marked & np.isfinite(values)]
+    if not marked.any() or not len(others):
+        return ""
+    spread = others.max() - others.min()
+    away = np.maximum(others.min() - values, values - others.max())
+    found, counts = np.unique(values[marked & (away > spread)], return_counts=True)
+    return listed([f"{each:g} in {n:,} rows" for each, n in zip(found, counts, strict=True)])
 
 
 def _too_large(name: str, values: np.ndarray[Any, Any]) -> list[str]:

@@ -15,6 +15,7 @@ import os
 import re
 import tarfile
 from collections.abc import Mapping
+from glob import glob
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +37,10 @@ DATA = {"bikes.csv.gz": ("bikes",), "docs_pairs.jsonl.gz": TEXTS, "docs_pairs.LI
 _PACKAGE = Path(__file__).parents[1]
 _FOLDED = {"jupyter": {"source_hidden": True}, "_kg_hide-input": True}  # JupyterLab and Kaggle
 _CHARACTERS = 1000  # of a line of the archive
-_MAGIC = re.compile(r"^(\s*)[%!].*", re.MULTILINE)
+_STRING = re.compile(r"'([^'\n]+)'|\"([^\"\n]+)\"")
+_WORD = re.compile(r"[^\s'\"=;,()<>|&]+")
+# %run a.py, x = !python a.py, and their next lines after a backslash; help?
+_MAGIC = re.compile(r"^([ \t]*(?:[\w, ]+=\s*)?)[%!](?:.*\\\n)*.*|^.*\?$", re.MULTILINE)
 _SETTINGS = """## Settings
 
 Kaggle passes no parameters: change values in the next cell. The folded cell below it holds astkit,
@@ -104,7 +108,7 @@ def build_notebook(notebook: Notebook, parameters: Mapping[str, Any]) -> Noteboo
     files |= {f"beside/{name}": path for name, path in needed_files(notebook)[0].items()}
     data = carried_data(notebook, values)
     files |= {f"data/{name}": shipped(f"data/{name}") for name in data}
-    text = archive(files, systems=_names(_named(notebook), "astkit.systems"))
+    text = archive(files, systems=_names(_named(notebook)[0], "astkit.systems"))
     digest = hashlib.sha256(text.encode()).hexdigest()
     values |= {n: f"astkit-{digest[:8]}/files/{n}/{path.name}" for n, path in named.items()}
     if values:
@@ -210,26 +214,28 @@ def _package_cell(text: str, digest: str, data: list[str]) -> str:
 
 
 def needed_files(notebook: Notebook) -> tuple[dict[str, Path], list[Path]]:
-    """Existing files that the notebook's code names or imports below its parameters.
+    """Existing files that the notebook's code names, imports or runs below its parameters.
 
-    Those that an export takes along are in the notebook's folder and have up to `LARGEST` bytes; by
-    their path from there. The others are listed.
+    And what these name in turn. Those that an export takes along are in the notebook's folder and
+    have up to `LARGEST` bytes; by their path from there. The others are listed, and folders of
+    which nothing is taken.
     """
-    folder, named = notebook.path.parent, _named(notebook)
+    folder, (_, found) = notebook.path.parent, _named(notebook)
     taken, others = {}, []
-    for path in sorted({folder / name for name in named} | _modules(folder, named)):
-        if os.path.isfile(path):
+    for path in sorted(found):
+        if path.is_file():
             if path.resolve().is_relative_to(folder) and path.stat().st_size <= LARGEST:
                 taken[path.resolve().relative_to(folder).as_posix()] = path
             else:
                 others.append(path)
-    return taken, others
+    empty = (each for each in found if not any(each in path.parents for path in taken.values()))
+    return taken, others + sorted(each for each in empty if each.is_dir())
 
 
 def carried_data(notebook: Notebook, parameters: Mapping[str, Any]) -> list[str]:
     """Names of the `DATA` that an export takes along: what opens them is named."""
     values = {**notebook.defaults, **parameters}.values()
-    named = _named(notebook) | {each for each in values if isinstance(each, str)}
+    named = _named(notebook)[0] | {each for each in values if isinstance(each, str)}
     return [name for name, words in DATA.items() if any(_names(named, word) for word in words)]
 
 
@@ -238,44 +244,78 @@ def _names(named: set[str], word: str) -> bool:
     return any(f"{each}.".startswith(f"{word}.") for each in named)
 
 
-def _named(notebook: Notebook) -> set[str]:
-    """Strings of the code below the parameters, and what it imports, as "module.name".
+def _named(notebook: Notebook) -> tuple[set[str], set[Path]]:
+    """What the code below the parameters names, and the files and folders that this means.
 
-    What modules beside the notebook import is imported, too.
+    So does the code of modules, scripts and notebooks among these, which is read for it.
     """
     from astkit.runs.notebook import load_notebook
 
-    named, read = set[str](), set[Path]()
+    folder, named, found = notebook.path.parent, set[str](), set[Path]()
     cells = load_notebook(notebook.path).cells
     own = (cell for cell in cells if "parameters" not in cell.metadata.get("tags", []))
     sources = [cell.source for cell in own if cell.cell_type == "code"]
-    for source in sources:
-        named.update(re.findall(r"'([^'\n]+)'", source))
-        named.update(re.findall(r'"([^"\n]+)"', source))
-    for source in sources:  # it grows
-        try:
-            tree = ast.parse(_MAGIC.sub(r"\1pass", source))
-        except SyntaxError:  # such as a cell of a shell
-            continue
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Import):
-                named |= {each.name for each in node.names}
-            elif isinstance(node, ast.ImportFrom):
-                named |= {f"{node.module}.{each.name}" for each in node.names}
-        new = _modules(notebook.path.parent, named) - read
-        sources += [path.read_text("utf-8") for path in sorted(new)]
-        read |= new
-    return named
+    places, new = {folder}, {notebook.path}
+    while new:  # what is found names more
+        named = named.union(*map(_words, sources))
+        new = {path for place in places for path in _meant(place, named)} - found - {notebook.path}
+        new = {path for path in new if path.is_file() or folder in path.parents}
+        found, sources = found | new, []
+        for path in sorted(new):
+            places.add(path if path.is_dir() else path.parent)
+            if path.suffix in (".py", ".sh") and path.is_file():
+                sources.append(path.read_text("utf-8", errors="replace"))
+            elif path.suffix == ".ipynb":
+                cells = load_notebook(path).cells
+                sources += [cell.source for cell in cells if cell.cell_type == "code"]
+    return named, found
 
 
-def _modules(folder: Path, named: set[str]) -> set[Path]:
-    """The files in ``folder`` of modules and packages that are ``named``."""
-    names = {each.split(".")[0] for each in named} - {"", "astkit"}  # the archive holds it
-    files = {folder / f"{name}.py" for name in names}
-    for name in names:
-        if (folder / name / "__init__.py").is_file():
-            files |= {*(folder / name).rglob("*.py")}
-    return {path for path in files if path.is_file()}
+def _words(source: str) -> set[str]:
+    """Strings in code, and what it imports, as "module.name"; of magics and shells all words."""
+    try:
+        tree, shell = ast.parse(_MAGIC.sub(r"\1None", source)), _MAGIC.finditer(source)
+    except SyntaxError:  # such as a cell of a shell
+        tree, shell = ast.Module([], []), re.finditer(r"(?s).+", source)
+    words, keys = set[str](), set[int]()
+    for part in shell:
+        words = words.union(_WORD.findall(part[0]), *_STRING.findall(part[0]))
+    for node in ast.walk(tree):  # a container comes before its keys
+        if isinstance(node, ast.Import):
+            words |= {each.name for each in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            words |= {f"{node.module or ''}.{each.name}".lstrip(".") for each in node.names}
+        elif isinstance(node, ast.Dict | ast.Subscript):
+            keys |= {
+                id(each) for each in (node.keys if isinstance(node, ast.Dict) else [node.slice])
+            }
+        elif isinstance(node, ast.JoinedStr):
+            texts = (each.value if isinstance(each, ast.Constant) else "*" for each in node.values)
+            parts = [*map(str, texts)]
+            words |= {"".join(parts)} if parts[0] != "*" else set()
+        elif (
+            isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in keys
+        ):
+            scripts = (each for each in _WORD.findall(node.value) if each.endswith(".py"))
+            words |= {node.value, *scripts}  # a command, perhaps
+    return words
+
+
+def _meant(folder: Path, named: set[str]) -> set[Path]:
+    """Files and folders in ``folder`` that are ``named``, and modules with their packages."""
+    meant = set[str]()
+    for name in named:
+        meant |= {*glob(os.path.join(folder, name))} if name.strip("*") else set()
+        meant.add(os.path.join(folder, name))
+        parts = name.removesuffix(".py").split(".")
+        for end in (
+            range(len(parts)) if parts[0] not in ("", "astkit") else ()
+        ):  # the archive has it
+            module = os.path.join(folder, *parts[: end + 1])
+            meant.add(f"{module}.py")
+            if os.path.isfile(os.path.join(module, "__init__.py")):
+                meant |= {*map(str, Path(module).rglob("*.py"))}
+    return {Path(os.path.abspath(each)) for each in meant if os.path.exists(each)}
 
 
 def _strip(cell: NotebookNode) -> NotebookNode:

@@ -64,9 +64,11 @@ def test_options_reach_the_comparison(monkeypatch, tmp_path):
     own = [{"name": "mine.py:Rule", "rate": 0.5}, {"name": "mine.py:Rule"}]
     assert asked["policies"] == [{**gate, "layers": [1, [2, 3]]}, *own]
     words = ["compare", "--csv", "a.csv", "--label", "y", "--test", "b.csv", "--drop", "p", "q"]
+    words += ["--dtypes", "day=%d/%m/%Y", "a=b=words"]
     with pytest.raises(SystemExit):
         main([*words, "--task", "classes", "--date", "day", "--groups", "owner"])
     assert (asked["train"], asked["test"]) == (Path("a.csv"), Path("b.csv"))
+    assert asked["dtypes"] == {"day": "%d/%m/%Y", "a=b": "words"}
     table = {"label": "y", "task": "classes", "drop": ["p", "q"], "date": "day"}
     table |= {"groups": "owner", "in_order": False}
     assert {name: asked[name] for name in table} == table
@@ -100,6 +102,8 @@ def test_mistakes_are_one_line(capsys, tmp_path, monkeypatch):
         (["--csv", "a.csv"], "--csv needs --label"),
         (["--label", "a"], "--label is of a table: give --csv too"),
         (["--in-order"], "--in-order is of a table: give --csv too"),
+        (["--dtypes", "zip=words"], "--dtypes is of a table: give --csv too"),
+        (["--csv", "a.csv", "--label", "a", "--dtypes", "zip"], "--dtypes zip: give a column and"),
         (["--csv", "a.csv", "--label", "a"], "a.csv is no file: give a CSV or parquet file"),
         (["--policies", "infobach"], "unknown policy 'infobach': choose one of"),
         (["--policies", "gate:0.25"], "--policies gate:0.25 is '0.25': give name=value"),

@@ -44,7 +44,7 @@ def test_options_go_into_the_notebook(small: Path, capsys) -> None:
 def test_what_is_missing_is_said(small: Path, capsys) -> None:
     sweeping.write(small, "open('large.bin')\nopen('../a/b.csv')", parameters=PARAMETERS)
     (small.parent / "large.bin").write_bytes(bytes(1_000_001))
-    assert main(["export", str(small), "-o", str(small.parent / "out")]) == 0
+    assert main(["export", str(small), "-o", str(small.parent / "out")]) == 1
     _, missing = capsys.readouterr().out.splitlines()
     assert missing.startswith(f"not taken along: {small.parent / 'large.bin'} (attach it")
 

@@ -1,14 +1,17 @@
 """Cells that can be read in two ways: the right value, and what is told."""
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from astkit import Table
 from astkit.datasets.table_parts import divide_table
 from astkit.datasets.table_reader import TableRows, read_table
 from astkit.datasets.table_readers import dates, number
+from tests.build import refused
 
 PEOPLE = [950, 1234, 12345, 87, 999, 100_200, 640, 7010, 2345, 3456, 4567, 5678]
 POINTS = [f"{each:,}".replace(",", ".") for each in PEOPLE]
@@ -161,3 +164,70 @@ def test_a_reader_works_alone() -> None:
         "2024-12-31T10:30:00.000000",
     ]
     assert np.isnat(found[2])
+
+
+@pytest.mark.parametrize(
+    ("cells", "kind", "expected"),
+    [
+        (TIES, "%d/%m/%Y", "2024-04-03"),
+        (["x", "05.01.2024 10:30"], "%d.%m.%Y %H:%M", "2024-01-05 10:30"),
+        (["31Jan2024", "01Feb2024"], "%d%b%Y", "2024-02-01"),
+        (["1", "1.500"], "1.234,5", 1500),
+        (["1", "1.500 €"], "1,234.5", 1.5),
+        (["20240131", "20240201"], "number", 20_240_201),
+        (["x", "5"], float, 5),
+        (["x", "00501"], str, "00501"),
+        (["1", "2"], "category", "2"),
+    ],
+)
+def test_dtypes_decide_how_a_column_is_read(tmp_path, cells, kind, expected):
+    read(tmp_path, cells * 12)
+    rows = read_table(tmp_path / "table.csv", dtypes={"a": kind})
+    date = isinstance(kind, str) and kind.startswith("%")
+    assert rows.frame["a"][1] == (pd.Timestamp(expected) if date else expected)
+    named = "cells that are no" in "".join(rows.notes)
+    assert named == ("x" in cells and kind is not str)
+
+
+def test_dtypes_that_say_nothing_are_refused(tmp_path):
+    read(tmp_path, ["1"] * 9)
+    for dtypes, words in (
+        ({"zip": "words"}, "there is no column 'zip': choose one of a, b"),
+        ({"a": "wort"}, r"dtypes\['a'\] is 'wort': give a format of dates such as '%d/%m/%Y'"),
+        ({"a": "1.234"}, r"dtypes\['a'\] is '1.234': give"),
+        ({"a": "%Q"}, r"dtypes\['a'\] is '%Q': give"),
+        ("words", "dtypes is 'words': give a mapping of columns"),
+    ):
+        refused((partial(read_table, tmp_path / "table.csv", dtypes=dtypes), words))
+    frame = pd.DataFrame({"a": np.arange(30.0), "b": np.arange(30) % 7})
+    train = Table(frame, label="b", dtypes={"a": "words"})
+    assert train.columns["a"].kind == "words"
+    refused(
+        (partial(Table, frame, like=train, dtypes={"a": "number"}), "beside like, whose readings")
+    )
+
+
+@pytest.mark.parametrize(
+    ("cells", "later", "expected"),
+    [
+        (["950", "1.2K"], ["2K"], 2000),
+        (["50%", "0.5", "120%"], ["50%"], 0.5),
+        (["(5)", "3"], ["(5)"], -5),
+        (MONTHS, ["02/01/2024"], "2024-01-02"),
+        (["13/02/2024"], ["01/02/2024"], "2024-02-01"),
+        (["1.2K", "15K"], ["950"], "36 of 36 cells, such as '950', are no number"),
+        (["12 kg"], ["500 g"], "36 of 36 cells, such as '500 g', are no number"),
+        (["1.5"], ["1.5"] * 9 + ["x"], "36 of 360 cells, such as 'x', are no number"),
+        (["2024-01-31"], ["x", "y"], "72 of 72 cells, such as 'x' and 'y', are no date"),
+    ],
+)
+def test_a_later_table_takes_the_readings_of_the_first_or_is_refused(
+    tmp_path, cells, later, expected
+):
+    columns = read(tmp_path, cells * 3).columns
+    (tmp_path / "later.csv").write_text("a,b\n" + "".join(f"{each},x\n" for each in later * 36))
+    if isinstance(expected, str) and "cells" in expected:
+        refused((partial(read_table, tmp_path / "later.csv", columns), expected))
+    else:
+        value = read_table(tmp_path / "later.csv", columns).frame["a"][0]
+        assert value == (pd.Timestamp(expected) if isinstance(expected, str) else expected)

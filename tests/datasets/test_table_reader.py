@@ -60,6 +60,9 @@ def test_numbers_are_read_as_they_are_meant(tmp_path, cells, separator, expected
         ["None", "Full"] * 40,
         ["NA", "EU"] * 40,
         ["True", "False"] * 40,
+        ["00501", "10001"] * 40,
+        ["05", "10"] * 40,
+        ["00501", "10001"] * 39 + ["00501-1234", "n/a"],
     ],
 )
 def test_words_stay_as_they_are_written(tmp_path: Path, cells: list[str]) -> None:
@@ -89,6 +92,27 @@ def test_a_stray_word_among_numbers_is_missing_and_named(tmp_path: Path, stray: 
     assert rows.notes == [
         f"column 'a': cells that are no number count as missing: {stray!r} in row 4"
     ]
+
+
+@pytest.mark.parametrize(
+    ("marks", "others", "said"),
+    [
+        (["-999"], range(40), "-999 in 1 rows"),
+        (["9999", "9999"], range(40), "9999 in 2 rows"),
+        (["-99", "-999"], range(40), "-999 in 1 rows, -99 in 1 rows"),
+        (["999"], range(980, 1_020), ""),
+        (["999"], range(0, 40_000, 1_000), ""),
+        (["-999"], range(-990, 30, 10), ""),
+        (["1000"], range(40), ""),
+    ],
+)
+def test_numbers_that_may_mark_missing_ones_are_named_and_kept(tmp_path, marks, others, said):
+    cells = [*marks, *map(str, others)]
+    rows = read_table(written(tmp_path, "a,b\n" + "".join(f"{cell},1\n" for cell in cells)))
+    assert rows.frame["a"][0] == float(marks[0])
+    assert len(rows.notes) == bool(said)
+    assert all(note.startswith("column 'a': numbers that") for note in rows.notes)
+    assert all(note.endswith(f"empty these cells if so: {said}") for note in rows.notes)
 
 
 @pytest.mark.parametrize("mark", ["", "NA", "nan", "-", "?", "null"])

@@ -189,16 +189,46 @@ def test_large_files_are_not_taken_along(named: Path, tmp_path: Path) -> None:
     (named.parent / "found" / "table.bin").write_bytes(bytes(1_000_001))
     with pytest.raises(ValueError, match=r"results names .*table.bin, which has more than 1 MB"):
         build(named)
-    for name, size in (("out.bin", 1), ("books/large.bin", 1_000_001), ("books/small.bin", 9)):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_bytes(bytes(size))
-    code = "files = ['../out.bin', 'large.bin', 'small.bin', 'none.bin']"
-    plan = notebook.read_notebook(
-        write_notebook(tmp_path / "books" / "a.ipynb", code, parameters="x = 0")
-    )
-    taken, others = export.needed_files(plan)
-    assert list(taken) == ["small.bin"]
-    assert [path.name for path in others] == ["out.bin", "large.bin"]
+
+
+# code, and the files beside it with their texts
+MEANT: dict[str, tuple[str, str]] = {
+    "what modules import": ("import a", "a.py:from b import c|b.py:import d|d.py:"),
+    "run": ("%run -i a --x 3", "a.py:import b|b.py:"),
+    "another notebook": ("%run b.ipynb", "b.ipynb:import a|a.py:"),
+    "a command": ("!python a.py --c=c.yaml", "a.py:import b|b.py:|c.yaml:"),
+    "its output": ("x = !{python} -m a\nimport b", "a.py:|b.py:"),
+    "two lines": ("!python a.py \\\n  c.yaml\nimport b", "a.py:|b.py:|c.yaml:"),
+    "a shell": ("%%bash\nset -e\nsh a.sh", "a.sh:python a.py|a.py:"),
+    "help": ("import a\na?", "a.py:"),
+    "a subprocess": ("os.system('python a.py')", "a.py:import b|b.py:"),
+    "files of a package": ("import p", "p/__init__.py:open(p / 'd.csv')|p/d.csv:"),
+    "without __init__": ("from p import a", "p/a.py:"),
+    "another place": ("sys.path.append('src')\nimport a", "src/a.py:import b|src/b.py:"),
+    "joined": ("Path('in') / 'a.csv'", "in/a.csv:"),
+    "in a loop": ("open(f'in/{i}.csv')", "in/1.csv:|in/2.csv:"),
+    "a pattern": ("glob('in/*.csv')", "in/1.csv:|in/2.csv:"),
+    "not taken: folder": ("ImageFolder('folder')", "folder/a/1.png:"),
+    "not taken: b": ("import a", f"a.py:open('b')|b:{'x' * 1_000_001}"),
+    "not taken: b.csv": ("open('../b.csv')", "../b.csv:"),
+    "keys": ("x = {'in': 1, '.': '*'}\nx['in'], '/', 'no.csv'", "in/a.csv:"),
+}
+
+
+@pytest.mark.parametrize("case", MEANT)
+def test_what_code_names_is_taken_along_or_listed(case: str, tmp_path: Path) -> None:
+    code, files = MEANT[case]
+    path, named = write_notebook(tmp_path / "books" / "n.ipynb", code, parameters="x = 0"), set()
+    for name, text in (each.split(":") for each in files.split("|")):
+        (path.parent / name).parent.mkdir(parents=True, exist_ok=True)
+        write = write_notebook if name.endswith(".ipynb") else Path.write_text
+        write(path.parent / name, text)
+        named.add(name)
+    taken, others = export.needed_files(notebook.read_notebook(path))
+    missing = {case.removeprefix("not taken: ")} - MEANT.keys()
+    assert {each.name for each in others} == missing
+    kept = {each for each in named if case != "keys" and not missing & {*Path(each).parts}}
+    assert taken.keys() == kept
 
 
 @pytest.fixture
