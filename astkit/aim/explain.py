@@ -7,7 +7,7 @@ shift; one that can names the columns that give it away.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -95,6 +95,7 @@ def explain(
     groups: str | None = None,
     keep: Sequence[str] = (),
     encoding: str | None = None,
+    dtypes: Mapping[Any, Any] | None = None,
     seed: int = 0,
 ) -> Explanation:
     """Say what differs between training rows and those that count.
@@ -110,14 +111,14 @@ def explain(
             of strings or of tokens.
         label: the column to be predicted, which is not compared, if there is one; of DataFrames and
             files only.
-        task, drop, groups, keep, encoding: how they are read, as by `astkit.compare`.
+        task, drop, groups, keep, encoding, dtypes: how they are read, see `astkit.compare`.
 
     Raises ``ValueError`` for tables that cannot be read, and for data of other kinds.
     """
     import pandas as pd
 
     reading: dict[str, Any] = {"task": task, "drop": drop, "groups": groups, "keep": keep}
-    reading["encoding"] = encoding
+    reading |= {"encoding": encoding, "dtypes": dtypes}
     if not isinstance(train, Table | str | os.PathLike) and not is_frame(train):
         check_unread(label=label, **reading)
         return _explain_texts(Rows(train), Rows(target), seed)

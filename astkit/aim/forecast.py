@@ -123,6 +123,7 @@ def forecast(
     groups: str | None = None,
     keep: Sequence[str] = (),
     encoding: str | None = None,
+    dtypes: Mapping[Any, Any] | None = None,
     train_on_target: bool = True,
     in_order: bool | None = None,
     date: str | None = None,
@@ -144,7 +145,7 @@ def forecast(
         train, target: old rows, and rows like those that count: files, DataFrames, `Table` objects
             of which the second is like the first, data sets, or lists of strings.
         label: the column to be predicted, of files and DataFrames.
-        task, drop, groups, keep, encoding: how they are read, as by `astkit.compare`.
+        task, drop, groups, keep, encoding, dtypes: how they are read, see `astkit.compare`.
         train_on_target: whether target rows may be trained on; else they only weigh old rows.
         in_order: whether rows of the target are in order of time; ``None``: as a target that is a
             `Table` says, else if neighbouring rows are found to depend on each other.
@@ -163,7 +164,7 @@ def forecast(
     start = time.perf_counter()
     notes: list[str] = []
     reading: dict[str, Any] = {"task": task, "drop": drop, "groups": groups, "keep": keep}
-    reading["encoding"] = encoding
+    reading |= {"encoding": encoding, "dtypes": dtypes}
     if label is not None or isinstance(train, Table | str | os.PathLike) or is_frame(train):
         if label is None and not isinstance(train, Table):
             raise ValueError("label is missing: name the column to be predicted")

@@ -145,10 +145,11 @@ def read_pair(
     label: str | None,
     date: str | None = None,
     *,
+    task: str | None = None,
     drop: Sequence[str] = (),
+    groups: str | None = None,
     keep: Sequence[str] = (),
-    encoding: str | None = None,
-    **options: Any,
+    **reading: Any,
 ) -> tuple[Table, Table, list[str]]:
     """Old rows and a target as `Table` objects that are read alike, and notes.
 
@@ -156,21 +157,21 @@ def read_pair(
         old, new: tables, see `Table`; a target may have no labels.
         label: ``None`` for rows that are only compared.
         date: a column that orders them, if any.
-        drop, keep, encoding: see `divide_table`; ``options``: further ones of `Table`.
+        task, drop, groups, keep: see `divide_table`; ``reading``: further options of `read_table`.
     """
     if isinstance(old, Table) or isinstance(new, Table):
-        check_unread(drop=drop, keep=keep, encoding=encoding, **options)
+        check_unread(task=task, drop=drop, groups=groups, keep=keep, **reading)
         table = old if isinstance(old, Table) else Table(old, label)
         target = new if isinstance(new, Table) else Table(new, like=table)
         return table, target, [*table.notes, *(f"target: {note}" for note in target.notes)]
-    needed = [str(each) for each in (label, options.get("groups"), *keep) if each is not None]
-    rows, given = read_tables(old, {"target": new}, needed=needed, drop=drop, encoding=encoding)
+    needed = [str(each) for each in (label, groups, *keep) if each is not None]
+    rows, given = read_tables(old, {"target": new}, needed=needed, drop=drop, **reading)
     later = given["target"]
     names = _identifying(rows, later, [*needed, str(date)])
     if label is None:  # stands for one: numbers that no column holds
         label = "(no label)"
         rows.frame[label], later.frame[label] = np.sqrt(np.arange(len(rows.frame))), np.nan
-    table = Table(rows, label, drop=[*drop, *names], encoding=encoding, **options)
+    table = Table(rows, label, task=task, drop=[*drop, *names], groups=groups)
     target = Table(later, like=table)
     said = [*left_out(names), *table.notes, *(f"target: {note}" for note in target.notes)]
     return table, target, said
