@@ -44,7 +44,7 @@ EIGHT = "%Y%m%d"
 END = "dates from 2262 on are read as no end, a missing date"
 
 
-_START = re.compile(r"\W*(?:\d|[^\W\d_]{3}\s)")
+_START = re.compile(r"\W*(?:\d|[^\W\d_]{3}\s|[A-Z]{1,3}[$€£¥₹])")
 _GROUPED = re.compile(r"[-+]?[1-9]\d{0,2}\.\d{3}")
 _DIGITS, _LETTERS = re.compile(r"\d+([.,' ]\d+)*"), re.compile(r"[^\W\d_]+")
 
