@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from astkit import rng
-from astkit.comparison.statistics import ALONE, BOTH, DENSE, Entry
+from astkit.comparison.statistics import ALONE, BOTH, DENSE, NEAR, Entry
 from astkit.comparison.verdict import unit
 from astkit.datasets import BatchSource, Loader, as_loader
 from astkit.datasets.batch import Batch
@@ -223,9 +223,12 @@ class Plan:
         """Random selection at the rate of each policy for its first seed that did not fail.
 
         The rate has three significant digits. Policies of the same rate (to `SAME_RATE`) share a
-        control; dense training is that of a policy which trains on all rows.
+        control; dense training is that of a policy which trains on all rows. Random subsets among
+        the policies are the control of others of their rate.
         """
         controls: dict[str, Method] = {}
+        policies = (as_policy(method.policy) for method in self.policies.values())
+        given = [each.rate for each in policies if isinstance(each, RandomSubset)]
         rates: list[float] = []
         for label, method in self.policies.items():
             runs = (entries[label, seed] for seed in self.seeds if (label, seed) in entries)
@@ -233,7 +236,9 @@ class Plan:
             if run is None or isinstance(as_policy(method.policy), RandomSubset):
                 continue
             rate = float(f"{max(run['rate'], 1e-4):.3g}")
-            if rate < 0.995 and not any(abs(rate - each) <= SAME_RATE * each for each in rates):
+            known = any(abs(rate - each) <= SAME_RATE * each for each in rates)
+            known |= any(abs(rate - each) <= NEAR * min(rate, 0.2) for each in given)
+            if rate < 0.995 and not known:
                 rates.append(rate)
                 name = f"random at {rate:.3g}"
                 controls[name] = Method(name, {"name": "random", "rate": rate})

@@ -443,7 +443,8 @@ def _forest(controls: Sequence[Verdict], verdicts: Sequence[Verdict]) -> list[di
         if unequal(each.flops):
             label += f", {each.flops.mean:.2f} x the FLOPs"
         unlike = ", not shown to beat random" * bool(each.better and each.beats_random is False)
-        add(label, "dense", each.difference, each.words + unlike)
+        rule = f", {each.rule}" * bool(each.rule)
+        add(label, "dense", each.difference, each.words + rule + unlike)
         add(label, "random", each.to_random)
     return rows
 

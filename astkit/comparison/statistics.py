@@ -48,7 +48,7 @@ class Interval(NamedTuple):
     def __format__(self, spec: str) -> str:
         spec = spec or "+.2%"
         if math.isnan(self.low):
-            equal = ", all equal" if self.n > 1 else ""
+            equal = {0: "", 1: "", 2: ", all equal or too few"}.get(self.n, ", all equal")
             return f"{self.mean:{spec}}, n = {self.n}{equal}, so without an interval"
         return f"{self.text(spec)}, n = {self.n}"
 
@@ -65,13 +65,26 @@ class Interval(NamedTuple):
         return format(self)
 
 
-def mean_interval(values: Iterable[float | None], error: float = ERROR) -> Interval:
+def mean_interval(
+    values: Iterable[float | None],
+    error: float = ERROR,
+    limits: tuple[float, float] | None = None,
+) -> Interval:
     """Mean of ``values`` with Student's interval; absent and non-finite values are left out.
 
     Undefined for fewer than two values, and for values that are all equal (to 1e-9 of the largest),
     since their spread is unknown. Source: "Student", Biometrika 6 (1908).
+
+    ``limits``: the least and the largest value that there may be, such as 0 and 1 of an accuracy:
+    the interval ends there, and two values, of which it would tell little, have none.
     """
-    return estimate(known(values)).interval(error)
+    mean, low, high, n = estimate(known(values)).interval(error)
+    if limits is not None and not math.isnan(low):
+        few = n < 3
+        low, high = (
+            math.nan if few else min(max(end, limits[0]), limits[1]) for end in (low, high)
+        )
+    return Interval(mean, low, high, n)
 
 
 def ratio_interval(ratios: Sequence[float]) -> Interval:
@@ -255,7 +268,8 @@ def random_control(arm: Arm, arms: Mapping[str, Arm]) -> Arm:
 
     Rates may differ by the share `NEAR` of the policy's rate, above 0.2 by 0.02.
     """
-    controls = [each for name, each in arms.items() if name.startswith(RANDOM)]
+    named = (RANDOM, "random(")  # the latter where somebody compares such a policy
+    controls = [each for name, each in arms.items() if name.startswith(named) and each is not arm]
     nearest: Arm = {}
     for seed, run in arm.items():
         runs = [each[seed] for each in controls if seed in each]

@@ -104,6 +104,20 @@ class Verdict:
         """The outcome without numbers, for tables."""
         return f"no gain above {self._smallest}" if self.outcome == "no gain" else self.outcome
 
+    @property
+    def rule(self) -> str:
+        """Why the outcome is open though the single interval excludes 0, in a few words; or ""."""
+        mean, low, high, _ = self.difference
+        if self.outcome != "cannot tell yet" or not (low > 0 or high < 0):
+            return ""
+        if not self.scores_counted:
+            return "scores not counted"
+        if self.worth < FEWEST:
+            return "too few test rows"
+        if (mean > 0) == self.higher and (self.failed or self.flops.mean > EXCESS):
+            return "failed seeds" if self.failed else f"{self.flops.mean:.2f} x the FLOPs"
+        return f"{self.compared} policies compared"
+
     def amount(self, interval: Interval) -> str:
         """A difference in words, see `amount`; of a loss in percent of that of dense training."""
         return amount(interval, self.metric, math.nan if self.higher else self.dense)
@@ -168,7 +182,7 @@ class Verdict:
         gain = (mean > 0) == self.higher
         excludes = "it excludes 0" if low > 0 or high < 0 else ""
         if gain and self.failed:
-            return ""
+            return "; a gain with failed seeds does not count"
         if gain and self.flops.mean > EXCESS:
             return (
                 f"; above {EXCESS:g} x the FLOPs a gain is not one at equal cost: try a larger"

@@ -186,7 +186,7 @@ def _read(
     if not rows and not faults:
         faults.append("it has no rows")
     read = {n: scan for n, scan in zip(names, scans, strict=True) if n is not None}
-    proved = {sign for scan in read.values() if (sign := scan.proves())}
+    proved = {sign for scan in scans if (sign := scan.proves())}
     decided = {each: scan.decide(proved) for each, scan in read.items()}
     lacking = [each for each in columns or () if each not in decided]
     if columns is not None:

@@ -10,6 +10,7 @@ import pandas as pd
 
 from astkit.checks import check_choice
 from astkit.comparison.statistics import mean_interval, paired_difference
+from astkit.comparison.verdict import unit
 from astkit.runs.record import Record, flat
 
 CONTROL = "dense"
@@ -107,10 +108,11 @@ def summary_table(runs: Runs, metric: str | None = None) -> pd.DataFrame:
         key: dict(group.groupby(seeds, sort=False)[metric].mean())
         for key, group in rows.groupby(columns, sort=False, dropna=False)
     }
+    limits = (0.0, 1.0) if unit(metric)[0] > 1 else None
     compared = (rows[columns] == CONTROL).any(axis=None)
     lines = []
     for key, values in by_seed.items():
-        mean, low, high, n = mean_interval(values.values())
+        mean, low, high, n = mean_interval(values.values(), limits=limits)
         line: dict[str, Any] = dict(zip(columns, key, strict=True))
         line |= {"n": n, metric: mean, "low": low, "high": high}
         if compared:

@@ -70,6 +70,13 @@ def test_flops_of_a_row_may_be_given(tmp_path: Path) -> None:
         run(flops=0)
 
 
+def test_random_subsets_among_the_policies_are_the_control_of_their_rate() -> None:
+    report = run(policies=[{"name": "random", "rate": 0.25}, Gate(0.25)], seeds=[0])
+    assert list(report.table().index) == ["dense", "random(0.25)", "gate(0.25)"]
+    own, gate = report.verdicts
+    assert (own.to_random.n, gate.to_random.n) == (0, 1)
+
+
 def test_test_data_are_evaluated_once_a_run() -> None:
     single = Read(*small_tasks.TEST.tensors)
     few = run(test=single, policies=["auto"], seeds=[0])

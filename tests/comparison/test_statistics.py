@@ -52,9 +52,19 @@ def test_without_a_spread_there_is_no_interval() -> None:
             assert math.isnan(interval.mean) == (n == 0)
             assert interval.verdict() == "cannot tell yet"
     gap = paired_difference({0: 0.9, 1: 0.8, 2: 0.1}, {0: 0.89, 1: 0.79, 3: 0.0})
-    assert str(gap) == "+1.00%, n = 2, all equal, so without an interval"
+    assert str(gap) == "+1.00%, n = 2, all equal or too few, so without an interval"
     assert str(mean_interval([0.5])) == "+50.00%, n = 1, so without an interval"
     assert mean_interval([]).text(".1f") == "–"
+
+
+def test_the_interval_of_an_accuracy_stays_within_its_limits() -> None:
+    values = [0.9, 0.99, 1.0, 0.6]
+    free = mean_interval(values)
+    assert free.high > 1
+    assert mean_interval(values, limits=(0, 1)) == free._replace(high=1)
+    assert mean_interval([0.1, 0.0, 0.02], limits=(0, 1)).low == 0
+    two = mean_interval([0.9, 0.8], limits=(0, 1))
+    assert two.text(".2f") == "0.85"
 
 
 def test_intervals_as_words() -> None:
@@ -178,9 +188,11 @@ def test_the_random_control_of_a_seed_is_the_one_with_its_rate() -> None:
     arms = statistics.by_arm(
         [entry("a", seed, rate=rate) for seed, rate in enumerate(rates)]
         + [entry(f"random at {n}", s, rate=r) for n, r in controls.items() for s in range(5)]
+        + [entry("random(0.5)", s, rate=0.5) for s in range(5)]  # one of the policies
     )
     found = statistics.random_control(arms["a"], arms)
-    assert {seed: run["rate"] for seed, run in found.items()} == {0: 0.3, 1: 0.35, 4: 0.02}
+    assert {s: run["rate"] for s, run in found.items()} == {0: 0.3, 1: 0.35, 2: 0.5, 4: 0.02}
+    assert not statistics.random_control(arms["random(0.5)"], arms)
 
 
 @pytest.mark.parametrize("lost", [None, math.nan, math.inf])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import signal, stats
 from torch import Tensor
 
-from astkit.comparison.report import legend
+from astkit.comparison.report import FOREST, legend, pictures
 from astkit.comparison.statistics import Interval
 from astkit.comparison.units import by_group
 from astkit.comparison.verdict import amount, judge
@@ -127,14 +127,38 @@ def test_each_outcome_has_its_sentence() -> None:
         " 1.00 x the time",
         said([math.nan]): "x: cannot tell yet: 0 seeds, same budget;"
         " 1 seed without a finite accuracy",
-        said([*CLEAR, math.nan]): f"x: cannot tell yet: {gained}, {plain}; 1 seed without a finite"
-        " accuracy",
+        said([*CLEAR, math.nan]): f"x: cannot tell yet: {gained}, {plain}; a gain with failed seeds"
+        " does not count; 1 seed without a finite accuracy",
         said((-0.01, 0.0, -0.012)): "x: cannot tell yet: accuracy 0.7 points lower [-0.9, 2.3],"
         " 3 seeds, same FLOPs, 1.00 x the time; about 5 more seeds would show a difference of this"
         " size",
     }
     assert list(sentences) == list(sentences.values())
     assert not any("+" in sentence for sentence in sentences)
+
+
+@pytest.mark.parametrize(
+    ("gaps", "others", "rule"),
+    [
+        ({"x": [*CLEAR, math.nan]}, {}, "failed seeds"),
+        ({"x": CLEAR}, {"flops": 150.0}, "1.50 x the FLOPs"),
+        ({"x": CLEAR}, {"scores_counted": False}, "scores not counted"),
+        (
+            {"x": (0.01, 0.03, 0.011, 0.004, 0.014), "y": NOISY, "z": NOISY},
+            {},
+            "3 policies compared",
+        ),
+        ({"x": CLEAR}, {}, ""),
+        ({"x": NOISY}, {"flops": 150.0}, ""),  # the interval contains 0
+    ],
+)
+def test_an_open_outcome_beside_an_interval_without_0_names_its_rule(gaps, others, rule) -> None:
+    rows = entries(gaps, **others)
+    found = judge(rows)[0]
+    assert found.rule == rule
+    (right,) = pictures(rows, [found])[FOREST].axes[0].child_axes
+    (words,) = [text.get_text() for text in right.get_yticklabels()]
+    assert words == found.words + f", {rule}" * bool(rule)
 
 
 @pytest.mark.parametrize("gaps", [CLEAR, negative(CLEAR), SMALL])

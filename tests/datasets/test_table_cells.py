@@ -1,5 +1,6 @@
 """Cells that can be read in two ways: the right value, and what is told."""
 
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
 
@@ -152,6 +153,11 @@ def test_notes_of_one_kind_are_one_line() -> None:
     made = pd.DataFrame({name: ["1.5"] * 39 + ["kg"] for name in "abc"})
     said = "cells that are no number count as missing: 'a' ('kg' in row 40), 'b' ('kg' in row 40)"
     assert read_table(made[["a", "b"]]).notes == [said]
+
+
+def test_numbers_of_python_are_no_texts_with_thousands() -> None:
+    cells = [Decimal(87), *(Decimal(each) / 1000 for each in range(1001, 1100, 2) if each % 10)]
+    assert read_table(pd.DataFrame({"a": cells})).frame["a"][1] == 1.001
 
 
 def test_a_reader_works_alone() -> None:

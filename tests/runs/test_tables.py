@@ -64,6 +64,16 @@ def test_means_intervals_and_differences_are_those_by_hand(root: Path) -> None:
     assert math.isnan(table.loc[(0.1, "dense"), "minus dense"])
 
 
+def test_an_accuracy_of_two_seeds_has_no_interval_and_others_stay_below_1(tmp_path: Path) -> None:
+    for seed, value in enumerate((1.0, 0.9, 0.99)):
+        values = [{"arm": "dense", "test_accuracy": value, "loss": 1 - value}]
+        Record.create(tmp_path, "a", {"seed": seed}, seed).finish(values)
+        table = tables.summary_table(tables.collect(tmp_path))
+        assert math.isnan(table["low"].item()) == (seed < 2)
+    assert table["high"].item() == 1
+    assert tables.summary_table(tables.collect(tmp_path), "loss")["low"].item() < 0
+
+
 def test_several_rows_of_a_seed_count_once(root: Path, tmp_path: Path) -> None:
     runs = tables.collect(root)
     row = tables.summary_table(runs._replace(varied=[])).loc["gate"]
