@@ -48,22 +48,25 @@ def cross_entropy_rows(outputs: Any, targets: Any) -> Any:
     return losses, labels != IGNORED
 
 
-def row_losses(criterion: Criterion, outputs: Any, targets: Any, ignores: bool = True) -> Tensor:
+def row_losses(criterion: Criterion, outputs: Any, targets: Any) -> Tensor:
     """One loss per row, float32 or float64 ``[rows]``: the mean over its labelled tokens.
 
     0 for a row without a label, see `token_losses`. Raises ``ValueError`` if outputs, labels and
     criterion do not give one loss per row.
     """
-    if criterion is cross_entropy_rows and _usual(outputs, targets):  # in short, for its speed
-        with suppress(IndexError):  # explained below
-            return F.cross_entropy(single(outputs), targets.long(), reduction="none")
-    return labelled_losses(criterion, outputs, targets, ignores)[0]
+    return labelled_losses(criterion, outputs, targets)[0]
 
 
 def labelled_losses(
     criterion: Criterion, outputs: Any, targets: Any, ignores: bool = True
 ) -> tuple[Tensor, Tensor | None]:
-    """`row_losses`, and which rows have a label: bool ``[rows]``, ``None`` if all have."""
+    """`row_losses`, and which rows have a label: bool ``[rows]``, ``None`` if all have.
+
+    ``ignores``: whether labels may be ignored.
+    """
+    if not ignores and criterion is cross_entropy_rows and _usual(outputs, targets):
+        with suppress(IndexError):  # in short, for its speed; explained below
+            return F.cross_entropy(single(outputs), targets.long(), reduction="none"), None
     losses, mask = token_losses(criterion, outputs, targets, ignores)
     labelled = None if mask is None else (mask.unsqueeze(1).flatten(1) > 0).any(1)
     return reduced(single(losses), mask), labelled
@@ -75,12 +78,6 @@ def ignored_label(criterion: Criterion) -> int:
     found = [getattr(each, "ignore_index", None) for each in parts]
     found.append(getattr(criterion, "keywords", {}).get("ignore_index"))  # of a partial
     return next((each for each in found if isinstance(each, int)), IGNORED)
-
-
-def labelled_rows(criterion: Criterion, targets: Any) -> Tensor | None:
-    """Which rows have a label, as whole numbers tell: bool ``[rows]``; ``None`` for others."""
-    real = _labelled(criterion, targets)
-    return None if real is None else real.unsqueeze(1).flatten(1).any(1)
 
 
 def _labelled(criterion: Criterion, targets: Any) -> Tensor | None:

@@ -55,7 +55,7 @@ class Loss(ContextScore):
 
     def score(self, batch: Scored) -> Tensor:
         batch.score()  # whose own losses stay unread: a policy would be told of scored rows
-        return batch.measured()[0]
+        return batch.measured[0]
 
 
 def score_rows(score: Score, batch: Scored) -> Tensor:
@@ -126,7 +126,7 @@ class LossAndContrast(RelativeScore):
 
     def features(self, batch: Scored) -> Tensor:
         batch.score()
-        losses = batch.measured()[0]
+        losses = batch.measured[0]
         if bool((losses[losses.isfinite()] < 0).any()):
             raise ValueError(
                 "a loss is negative, but this score divides losses by their mean: use a criterion"

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import filterfalse
 from operator import attrgetter
 from typing import Any, NamedTuple, Self
@@ -26,10 +26,8 @@ from astkit.gating.losses import (
     class_outputs,
     cross_entropy_rows,
     labelled_losses,
-    labelled_rows,
     labels_of,
     logits_of,
-    row_losses,
 )
 from astkit.progress import warn
 
@@ -227,11 +225,10 @@ def unchanged(
     """
     known = _CHANGES.setdefault(model, {})
     changes = False if fresh else known.get(model.training)
-    given, single = batch, isinstance(batch.x, Tensor)
-    if changes is not False:
-        given = batch.map(partial(map_tensors, torch.clone))
-    elif not single:  # containers that the model may write to
-        given = batch.map(partial(map_tensors, lambda each: each))
+    single, given = isinstance(batch.x, Tensor), batch
+    if changes is not False or not single:  # else containers that the model may write to
+        change = (lambda each: each) if changes is False else torch.clone
+        given = batch.map(partial(map_tensors, change))
     parts = (given.x,) if single else tensors(given.x)
     own = [] if fresh else list(filterfalse(Tensor.is_inference, parts))
     before = list(map(_VERSION, own))
@@ -321,7 +318,6 @@ class Scored:
         self._forward = forward or called
         self._count = count or (lambda model, batch: None)
         self._losses: Tensor | None = None
-        self._measured: tuple[Tensor, Tensor | None] | None = None
         self.ignores = True
 
     @property
@@ -350,27 +346,23 @@ class Scored:
     def losses(self) -> Tensor:
         """One loss per row, ``[rows]``."""
         if self._losses is None:
-            self._losses = self.measured()[0].detach()
+            self._losses = self.measured[0].detach()
         return self._losses
 
+    @cached_property
     def measured(self) -> tuple[Tensor, Tensor | None]:
-        """What `labelled_losses` finds, once; ``known_losses`` stay unknown."""
-        if self._measured is None:
-            parts = (self.criterion, self.outputs, self.targets)
-            if self.ignores:
-                self._measured = labelled_losses(*parts)
-            else:
-                self._measured = row_losses(*parts, ignores=False), None
-        return self._measured
+        """What `labelled_losses` finds; ``known_losses`` stay unknown."""
+        return labelled_losses(self.criterion, self.outputs, self.targets, self.ignores)
 
     @property
     def labelled(self) -> Tensor | None:
-        """Which rows have a label, which alone may be chosen: bool ``[rows]``; ``None``: all."""
-        if not self.ignores:
-            return None
-        if self.criterion is cross_entropy_rows or not self.evaluated:
-            return labelled_rows(self.criterion, self.targets)
-        return self.measured()[1]
+        """Which rows have a label, which alone may be chosen: bool ``[rows]``; ``None``: all.
+
+        ``None`` too before it is scored, and where the criterion does not fit the outputs.
+        """
+        with suppress(ValueError, RuntimeError):
+            return self.measured[1] if self.ignores else None
+        return None
 
     @property
     def evaluated(self) -> bool:

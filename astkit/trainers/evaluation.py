@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from numbers import Real
 from statistics import NormalDist
 from typing import Any, Protocol, cast, runtime_checkable
 
@@ -92,12 +91,20 @@ class Metric:
     def rows(self, outputs: Any, targets: Any) -> Tensor:
         """One value per row, ``[rows]``; raises ``ValueError`` for another shape."""
         values = cast(Callable[[Any, Any], Tensor], self.function)(outputs, targets)
-        return self.checked(values, count_rows(targets))
+        count = count_rows(targets)
+        if not isinstance(values, Tensor) or values.shape[:1] != (count,):
+            raise ValueError(
+                f"the metric {self.name!r} gave {shown(values)} for {count} rows: return one value"
+                " per row, which is averaged over all rows, or give an object with update(outputs,"
+                " targets) and compute()"
+            )
+        return values.flatten(1).float().mean(1) if values.ndim > 1 else values
 
-    def number(self, value: Any) -> float:
-        """What ``compute`` gave, as a number; raises ``ValueError`` if it is not one."""
-        if isinstance(value, Tensor | Real) or hasattr(value, "__float__"):
-            with suppress(TypeError, ValueError, RuntimeError):
+    def number(self, whole: Any) -> float:
+        """What ``compute`` of an object gives; raises ``ValueError`` if it is not one number."""
+        value = whole.compute()
+        with suppress(TypeError, ValueError, RuntimeError):
+            if not isinstance(value, str):
                 return float(value)
         raise ValueError(
             f"the metric {self.name!r} gave {shown(value)}, which is not one number: let compute"
@@ -108,21 +115,14 @@ class Metric:
         """Raise ``ValueError`` unless it gives numbers for a few rows, of which NaN is one."""
         tried: Any = copy.deepcopy(self.function)
         try:
-            value = tried(outputs, targets) if self.averaged else tried.update(outputs, targets)
-            value = value if self.averaged else tried.compute()
-        except Exception:  # such as of an AUC of rows of one class
-            return
-        _ = self.checked(value, count_rows(targets)) if self.averaged else self.number(value)
-
-    def checked(self, values: Any, count: int) -> Tensor:
-        """``values`` of ``count`` rows, ``[rows]``; raises ``ValueError`` for another shape."""
-        if not isinstance(values, Tensor) or values.shape[:1] != (count,):
-            raise ValueError(
-                f"the metric {self.name!r} gave {shown(values)} for {count} rows: return one value"
-                " per row, which is averaged over all rows, or give an object with update(outputs,"
-                " targets) and compute()"
-            )
-        return values.flatten(1).float().mean(1) if values.ndim > 1 else values
+            if self.averaged:
+                self.rows(outputs, targets)
+            else:
+                tried.update(outputs, targets)
+                self.number(tried)
+        except Exception as error:
+            if "the metric" in str(error):  # others may be of two rows, as of an AUC of one class
+                raise
 
     @property
     def averaged(self) -> bool:
@@ -251,12 +251,11 @@ class Evaluation:
         if labelled is not None:
             values = {"loss": losses.masked_fill(~labelled, math.nan), "labelled": labelled}
         pair = class_outputs(outputs, batch.y) if self.classes else None
-        if pair is not None:
+        if pair is not None and labelled is not None:
             logits, labels = pair
             right = (logits.argmax(1) == labels).float()
-            real = torch.ones_like(labels, dtype=torch.bool) if labelled is None else labelled
-            values["right"] = torch.where(real, right, math.nan)
-            values["label"] = torch.where(real, labels, IGNORED)
+            values["right"] = torch.where(labelled, right, math.nan)
+            values["label"] = torch.where(labelled, labels, IGNORED)
             if "accuracy" not in self._aggregates:
                 values["accuracy"] = values["right"]
         outputs = singles(outputs)  # as a criterion gets them
@@ -279,7 +278,7 @@ class Evaluation:
             together = [torch.cat(parts) for parts in zip(*processes, strict=True)]
             columns = dict(zip(columns, together, strict=True))
         aggregates = {
-            each.name: each.number(self._aggregates[each.name].compute())
+            each.name: each.number(self._aggregates[each.name])
             for each in self.metrics
             if not each.averaged
         }

@@ -20,7 +20,6 @@ from astkit.gating.losses import (
     check_unshifted,
     cross_entropy_rows,
     ignored_label,
-    labelled_rows,
     labels_of,
     logits_of,
     shown,
@@ -62,15 +61,14 @@ def check_batch(
     found = targets_of(criterion, outputs, y)
     for metric in metrics:
         metric.check(singles(outputs), y)
-    known, ignored = class_labels(source), ignored_label(criterion)
-    if found.logits and not gives_mask(criterion, outputs, y):  # which may leave out any label
+    known, own = class_labels(source), gives_mask(criterion, outputs, y)
+    if found.logits and not own:  # which may leave out any label
         for labels in (labels_of(batch.y), known):
             if labels is not None:
-                check_labels(labels, logits_of(outputs).shape[1], ignored)
-    some = known is None or bool((known == ignored).any())
-    some = some and labelled_rows(criterion, y) is not None
-    _, mask = token_losses(criterion, outputs, y, ignores=False)
-    return found._replace(ignored=some or mask is not None)
+                check_labels(labels, logits_of(outputs).shape[1], ignored_label(criterion))
+    some = own or known is None or bool((known == ignored_label(criterion)).any())
+    _, mask = token_losses(criterion, outputs, y)
+    return found._replace(ignored=some and mask is not None)
 
 
 def check_rows_known(policy: Policy) -> None:

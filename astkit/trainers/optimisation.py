@@ -14,7 +14,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from astkit import distributed
 from astkit.datasets.batch import Batch, call, join, tensors
-from astkit.gating.losses import Criterion, labelled_losses, row_losses
+from astkit.gating.losses import Criterion, labelled_losses
 from astkit.gating.selection import Predictions, changes_inputs, predictions, unchanged
 from astkit.profiling.flops import BatchFlops
 from astkit.profiling.ledger import Ledger
@@ -353,8 +353,7 @@ class Optimisation:
         accumulated.total = accumulated.total + normaliser
         accumulated.rows += len(losses)
         if self.ignores:
-            none = losses.isnan() if weight is None else losses.isnan() & (weight > 0)
-            accumulated.missing = accumulated.missing + none.sum()
+            accumulated.missing = accumulated.missing + losses.isnan().sum()
         return losses
 
     def _gradient(self, weight: Tensor | None, batch: Batch, divisor: float | Tensor) -> Tensor:
@@ -383,10 +382,7 @@ class Optimisation:
         with self.ledger.phase("forward"):
             with self.passes.autocast():
                 outputs, targets = self.passes.train(batch)
-            if self.ignores:
-                losses, labelled = labelled_losses(self.criterion, outputs, targets)
-            else:
-                losses, labelled = row_losses(self.criterion, outputs, targets, False), None
+            losses, labelled = labelled_losses(self.criterion, outputs, targets, self.ignores)
             if self.watching:
                 self._predictions.append(predictions(outputs, targets))
         with self.ledger.phase("backward"):
@@ -402,7 +398,11 @@ class Optimisation:
             if not losses.requires_grad:
                 raise ValueError(NOTHING.format("the loss depends on no parameter that is trained"))
             losses.backward(gradient)
-        return values if labelled is None else values.masked_fill(~labelled, math.nan)
+        if labelled is None:
+            return values
+        return values.masked_fill(
+            ~labelled if weight is None else ~labelled & (weight > 0), math.nan
+        )
 
     # --- steps that are recorded ---
 
@@ -446,8 +446,7 @@ class Optimisation:
         self.accumulated.summed, self.finite.unread = False, True
         try:
             losses = self._backward(batch, weight, _above_0(normaliser))
-            none = losses.isnan() if weight is None else losses.isnan() & (weight > 0)
-            share = 1 - none.float().mean() if self.ignores else 1.0
+            share = 1 - losses.isnan().float().mean() if self.ignores else 1.0
             with self.ledger.phase("optimizer"):
                 return losses, self._step(share)
         finally:

@@ -403,7 +403,7 @@ class Trainer:
             seen = self.scored(batch)
             chosen = self.policy.choose_from(seen)
             if seen.evaluated and self.targets and not self.targets.logits:  # labels may be NaN
-                self.optimisation.finite.check(seen.measured()[0].sum(), "loss of a row to score")
+                self.optimisation.finite.check(seen.measured[0].sum(), "loss of a row to score")
             if processes > 1 and not len(chosen):
                 chosen = chosen.padded()
             part = batch.take(chosen.index)
