@@ -19,6 +19,9 @@ _KEEPING = {_MMAP_THRESHOLD: _CEILING, _TRIM_THRESHOLD: -1, _MMAP_MAX: 0}
 _USUAL = {_MMAP_THRESHOLD: _CEILING, _TRIM_THRESHOLD: 2 * _CEILING, _MMAP_MAX: 65_536}
 _SET_BY_USER = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_MAX_")
 
+_threads: list[int] = []
+"""Numbers of threads, outside and in each open context; of several, any may end first."""
+
 
 @contextmanager
 def tuned(threads: int | None = None, keep_memory: bool = False) -> Iterator[None]:
@@ -31,15 +34,21 @@ def tuned(threads: int | None = None, keep_memory: bool = False) -> Iterator[Non
             zeroed page by page at every step. Memory then stays at its peak until the context ends.
             Without effect where `can_keep_memory` is false.
     """
-    before = torch.get_num_threads()
-    torch.set_num_threads(min(threads or before, allowed_cpus()))
+    if not _threads:
+        _threads.append(torch.get_num_threads())
+    own = min(threads or _threads[0], allowed_cpus())
+    _threads.append(own)
+    torch.set_num_threads(own)
     keep_memory = keep_memory and can_keep_memory()
     if keep_memory:
         _mallopt(_KEEPING)
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        _threads.remove(own)
+        torch.set_num_threads(_threads[-1])
+        if len(_threads) == 1:
+            _threads.clear()
         if keep_memory:
             _mallopt(_USUAL).malloc_trim(0)  # return cached memory
 

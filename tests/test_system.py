@@ -109,3 +109,16 @@ def test_an_allocator_that_is_not_glibcs_or_has_settings_is_left_alone(told):
             with tuned(keep_memory=True):
                 pass
     assert told == []
+
+
+@pytest.mark.parametrize("order", ["abcabc", "abcbca", "abccba", "abacbc"])
+def test_runs_that_take_turns_leave_the_threads_as_they_were(order: str) -> None:
+    before, opened = torch.get_num_threads(), {}
+    wanted = {"a": 1, "b": None, "c": 64}
+    for name in order:
+        if name in opened:
+            opened[name].__exit__(None, None, None)
+        else:
+            opened[name] = tuned(wanted[name])
+            opened[name].__enter__()
+    assert torch.get_num_threads() == before

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 from filelock import FileLock, Timeout
-from torch import nn
+from torch import Tensor, nn
 
 from astkit.aim.auto import Auto
 from astkit.aim.policy import Aim
@@ -41,6 +41,7 @@ from astkit.datasets import Loader
 from astkit.datasets.facts import paired_groups, row_groups
 from astkit.gating.losses import Criterion
 from astkit.gating.policy import Policy, as_policy
+from astkit.gating.selection import same_values
 from astkit.names import spelled
 from astkit.profiling.flops import RowFlops
 from astkit.trainers import Budget, TrainConfig
@@ -292,7 +293,8 @@ def _check_model(task: Task) -> None:
             " another's weights: build the whole model in each call, or copy the shared part"
         )
     pairs = zip(one.state_dict().values(), other.state_dict().values(), strict=True)
-    if not all(first.equal(second) for first, second in pairs):
+    known = [(first, second) for first, second in pairs if isinstance(first, Tensor)]
+    if not all(same_values(first, second) for first, second in known):
         raise ValueError(
             "make_model returns different weights for the same seed: draw them with torch's default"
             " generator only"
@@ -304,7 +306,9 @@ def _addresses(model: nn.Module) -> dict[str, int]:
     return {
         name: value.data_ptr()
         for name, value in model.state_dict(keep_vars=True).items()
-        if value.numel() and (value.requires_grad or name.endswith("running_mean"))
+        if isinstance(value, Tensor)
+        and value.numel()
+        and (value.requires_grad or name.endswith("running_mean"))
     }
 
 

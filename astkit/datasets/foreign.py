@@ -190,11 +190,16 @@ def parts_of(loader: Any) -> Iterator[Any]:
             yield from parts_of(part)
 
 
-def check_unshuffled(data: Any) -> None:
-    """Raise ``ValueError`` for validation or test data that are shuffled, or trained on."""
+def check_held_out(data: Any) -> None:
+    """Raise ``ValueError`` for validation or test data that may be trained on."""
     if hasattr(getattr(data, "data", data), "old_rows"):
         may = "which may be trained on: pass other rows"
         raise ValueError(f"the validation or test data are joined with rows of a target, {may}")
+
+
+def check_unshuffled(data: Any) -> None:
+    """Raise ``ValueError`` for validation or test data that are shuffled, or trained on."""
+    check_held_out(data)
     if isinstance(sampler_of(data), RandomSampler | SubsetRandomSampler | WeightedRandomSampler):
         loader = f"the validation or test data are a {type(data).__name__} that shuffles"
         raise ValueError(f"{loader}, but runs are compared row by row: pass the data set itself")

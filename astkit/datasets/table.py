@@ -110,7 +110,12 @@ class Table(Dataset[tuple[Tensor, Tensor]]):
             rows = read_table(source, columns, needed=needed, **reading)
         self.notes = list(rows.notes)
         if like is None and rows is not source:
-            drop += self._identifiers(rows.frame, [label, groups, *keep, *drop])
+            apart = [str(label), str(groups), *keep, *drop]
+            drop += (named := identifiers(rows.frame, apart))
+            self.notes += left_out(named)
+            if numbers := counters(rows.frame, apart):
+                held = f"columns that number the rows are inputs: {', '.join(numbers)}"
+                self.notes.append(f"{held}; drop= leaves them out")
         self.group = groups if like is None else like.group
         frame = rows.frame.drop(columns=[each for each in drop if each in rows.frame])
         self.label = like.label if like is not None else Label.of(frame[label], str(label), task)
@@ -124,8 +129,8 @@ class Table(Dataset[tuple[Tensor, Tensor]]):
             self.frame = self._distinct(frame)
             kept = (self.label.name, self.group, *self.frame)
             self.columns = {name: each for name, each in rows.columns.items() if name in kept}
-            left_out = [*drop, *(name for name in rows.columns if name not in kept)]
-            self.reading = {"drop": left_out, "encoding": encoding}
+            further = [*drop, *(name for name in rows.columns if name not in kept)]
+            self.reading = {"drop": further, "encoding": encoding}
             self.encoder = TableEncoder() if encoder is None else copy.deepcopy(encoder)
         else:
             self.frame = frame[list(like.frame)]
@@ -135,15 +140,6 @@ class Table(Dataset[tuple[Tensor, Tensor]]):
         self._encode(fit=like is None)
 
     # --- reading -----------------------------------------------------------------------------
-
-    def _identifiers(self, frame: pd.DataFrame, apart: Sequence[Any]) -> list[str]:
-        """Columns of identifiers, which are left out; those that number the rows are named."""
-        found = identifiers(frame, apart)
-        self.notes += left_out(found)
-        if numbers := counters(frame, apart):
-            held = f"columns that number the rows are inputs: {', '.join(numbers)}"
-            self.notes.append(f"{held}; drop= leaves them out")
-        return found
 
     def _labelled(self, frame: pd.DataFrame, numbers: np.ndarray[Any, Any]) -> pd.DataFrame:
         """Take the label out of ``frame``, and leave out rows without one if others have one."""

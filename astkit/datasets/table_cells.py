@@ -44,6 +44,7 @@ EIGHT = "%Y%m%d"
 END = "dates from 2262 on are read as no end, a missing date"
 
 
+_START = re.compile(r"\W*(?:\d|[^\W\d_]{3}\s|[A-Z]{1,3}[$€£¥₹])")
 _GROUPED = re.compile(r"[-+]?[1-9]\d{0,2}\.\d{3}")
 _DIGITS, _LETTERS = re.compile(r"\d+([.,' ]\d+)*"), re.compile(r"[^\W\d_]+")
 
@@ -240,6 +241,8 @@ class Tally:
 
 def way_of(word: str) -> tuple[Way | None, float]:
     """How a number is written in a word, ``None`` for other words, and its size."""
+    if not _START.match(word):
+        return None, 0.0
     point, comma = number(word, False), number(word, True)
     found = point or comma
     if found is None:
@@ -273,7 +276,7 @@ class Scan:
         self.compact, self.eight = 0, ""  # cells of eight digits that are dates, and one of them
         self.formats: list[str] = []
         self.days: defaultdict[str, set[int]] = defaultdict(set)  # by format
-        self.codes: set[tuple[int, bool]] = set()  # digits of numbers, and whether 0 is the first
+        self.digits, self.zeros = set[int](), False  # of numbers, and whether a 0 is the first
         self.typed: Column | None = None
         self.begin: int | None = 0 if nameless else None  # of cells that count the rows
         self.notes: dict[str, str] = {}
@@ -302,9 +305,10 @@ class Scan:
         self._add_compact(words, counts)
         self.cells += int(counts.sum())
         plain = ~np.isnan(values)
-        if len({digits for digits, _ in self.codes}) < 2:
-            numbers = map(str.strip, words[plain].tolist())
-            self.codes |= {(len(n) if n.isdecimal() else 0, n.startswith("0")) for n in numbers}
+        if len(self.digits) < 2 and 0 not in self.digits:
+            numbers = [word.strip() for word in words[plain].tolist()]
+            self.digits |= {len(each) if each.isdecimal() else 0 for each in numbers}
+            self.zeros |= any(each.startswith("0") for each in numbers)
         signs = np.array([point_of(word) for word in words[plain].tolist()], object)
         for sign in dict.fromkeys(signs):
             some = np.flatnonzero(plain)[signs == sign]
@@ -321,7 +325,7 @@ class Scan:
     def _add_others(self, words: Words, counts: Any) -> None:
         """Count cells that are no plain numbers."""
         if not self.formats:
-            self.formats = date_formats(words[:50].tolist())
+            self.formats = date_formats(words[:: len(words) // 50 + 1].tolist())
             if self.like is not None and self.like.kind == "date":
                 self.formats = list(dict.fromkeys([self.like.format, *self.formats]))
         flags = []
@@ -331,10 +335,14 @@ class Scan:
             days = np.unique(values[flags[-1]].astype("datetime64[D]").astype(int))
             self.days[form].update(days.tolist())
         rows = zip(*flags, strict=True) if flags else ((),) * len(words)
-        for place, (word, row) in enumerate(zip(words.tolist(), rows, strict=True)):
-            way, size = way_of(word)
-            key = (way, row) if len(self.ways) < WAYS or (way, row) in self.ways else (None, ())
-            self.ways[key].add(words[place : place + 1], counts[place : place + 1], (size,))
+        found = [way_of(word) for word in words.tolist()]
+        alike: defaultdict[Key, list[int]] = defaultdict(list)
+        for place, (way, row) in enumerate(zip((way for way, _ in found), rows, strict=True)):
+            known = len(self.ways) + len(alike) < WAYS or (way, row) in self.ways
+            alike[(way, row) if known else (None, ())].append(place)
+        sizes = np.array([size for _, size in found])
+        for key, places in alike.items():
+            self.ways[key].add(words[places], counts[places], sizes[places])
 
     def _count(self, cells: Any) -> None:
         """Look whether the cells go on counting the rows."""
@@ -376,20 +384,15 @@ class Scan:
         if asked is not None and (asked.kind != "number" or self.typed is not None):
             return asked
         if self.cells and self.compact == self.cells and asked is None:
-            self._note(
-                "numbers of eight digits are read as dates",
-                Column("date", format=EIGHT),
-                self.eight,
-            )
-            return Column("date", format=EIGHT)
+            day = Column("date", format=EIGHT)
+            self._note("numbers of eight digits are read as dates", day, self.eight)
+            return day
         if self.typed is not None:
             return replace(self.typed, loose=not self.cells)
-        digits = {count for count, _ in self.codes}
-        codes = len(digits) == 1 and max(digits) > 1 and (*digits, True) in self.codes  # as 00501
-        if codes and asked is None:
-            return Column("words")
         best = self._number(proved)
         if asked is not None or self.fitting(best) >= self._least:
+            if asked is None and self.zeros and len(self.digits) == 1 < max(self.digits):
+                return Column("words")  # as 00501
             self._note_units(best)
             return best
         self.notes = {}
@@ -459,25 +462,23 @@ class Scan:
         doubts = {key[0].sign[1:] for key in self._read(column) if key[0] and "?" in key[0].sign}
         if points == commas and doubts:
             column = self._with_sign(column, "." if "." in doubts else ",", proved)
-        read = {key[0]: tally for key, tally in self._read(column).items() if key[0] is not None}
-        scales = {way.scale for way in read}
-        plain = [each.most for way, each in read.items() if not way.unit]
-        shares = [each.most for way, each in read.items() if way.unit in SHARES]
+        read = [(way, tally) for (way, _), tally in self._read(column).items() if way is not None]
+        scales = {way.scale for way, _ in read}
+        plain = [each.most for way, each in read if not way.unit]
+        shares = [each.most for way, each in read if way.unit in SHARES]
         return replace(
             column,
             scale=scales.pop() if len(scales) == 1 else 1.0,
             factor=SHARES[unit] if plain and shares and max(plain) <= 1 < max(shares) else 1.0,
-            negative=not read or not all(way.brackets for way in read),
+            negative=not read or not all(way.brackets for way, _ in read),
             loose=not self.cells or self.asked is not None,
         )
 
     def _with_sign(self, column: Column, sign: str, proved: Collection[str]) -> Column:
         """``column`` with its decimal sign, where ``sign`` may be that of thousands."""
-        read = {key[0]: tally for key, tally in self._read(column).items() if key[0] is not None}
-        whole = [tally for way, tally in read.items() if not way.sign]
-        words = [
-            word for way, tally in read.items() if way.sign == f"?{sign}" for word in tally.words
-        ]
+        read = [(way, tally) for (way, _), tally in self._read(column).items() if way is not None]
+        whole = [tally for way, tally in read if not way.sign]
+        words = [word for way, each in read if way.sign == f"?{sign}" for word in each.words]
         small = bool(whole) and min(each.least for each in whole) < 1_000
         grouped = small and len(words) >= GROUPED and max(each.most for each in whole) < 1_000
         if sign in proved:
@@ -504,9 +505,8 @@ class Scan:
                 why = f"cells with {column.unit} are read as {column.factor} times their number"
             self.notes[why] = f"{(*units, column.unit)[0]!r} and {plain[0]!r}"
         if scaled and column.scale == 1:
-            self._note(
-                "K, M and B multiply by a thousand, a million and a billion", column, scaled[0]
-            )
+            why = "K, M and B multiply by a thousand, a million and a billion"
+            self._note(why, column, scaled[0])
 
     # --- dates and words ---------------------------------------------------------------------
 
@@ -517,9 +517,8 @@ class Scan:
         tied = [form for form, count in counts.items() if count == most]
         best = Column("date", format=tied[0] if tied else "")
         words = np.array(self._words_of(best), object)
-        differ = [
-            len(set(each)) > 1 for each in zip(*(dates(words, form) for form in tied), strict=True)
-        ]
+        read = [dates(words, form) for form in tied]
+        differ = [len(set(each)) > 1 for each in zip(*read, strict=True)]
         if not any(differ):
             return best
         spreads = {form: _spread(self.days[form]) for form in tied}

@@ -166,10 +166,12 @@ def _read(
     import pandas as pd
 
     # how a later table is read does not depend on its types
-    before, own = columns or {}, dict.fromkeys(source.words, Column("words")) | dict(dtypes)
+    before = columns or {}
+    own = {**dict.fromkeys(source.words, Column("words")), **dtypes} if columns is None else {}
+    called = [each or f"column {place}" for place, each in enumerate(source.names, 1)]
     scans = [
-        Scan(source.comma, _is_nameless(n), before.get(n), own.get(n) if columns is None else None)
-        for n in source.names
+        Scan(source.comma, _is_nameless(given), before.get(each), own.get(each))
+        for given, each in zip(source.names, called, strict=True)
     ]
     rows = 0
     for cells in source.chunks():
@@ -186,7 +188,7 @@ def _read(
     if not rows and not faults:
         faults.append("it has no rows")
     read = {n: scan for n, scan in zip(names, scans, strict=True) if n is not None}
-    proved = {sign for scan in read.values() if (sign := scan.proves())}
+    proved = {sign for scan in scans if (sign := scan.proves())}
     decided = {each: scan.decide(proved) for each, scan in read.items()}
     lacking = [each for each in columns or () if each not in decided]
     if columns is not None:

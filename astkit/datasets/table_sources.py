@@ -286,6 +286,9 @@ def _typed(column: pd.Series[Any]) -> Any:
         return column.to_numpy("datetime64[us]")
     if kinds.is_timedelta64_dtype(column):
         return column.dt.total_seconds().to_numpy("float64") / 86_400
+    numbers = ("decimal", "floating", "mixed-integer-float")
+    if column.dtype == object and kinds.infer_dtype(column, skipna=True) in numbers:
+        return column.to_numpy("float64", na_value=np.nan)
     plain = kinds.is_numeric_dtype(column) and not kinds.is_complex_dtype(column)
     if plain and not kinds.is_bool_dtype(column):
         values = column.to_numpy("float64", na_value=np.nan)

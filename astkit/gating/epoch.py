@@ -18,9 +18,11 @@ from torch.utils.data import DataLoader, Sampler
 
 from astkit import distributed, rng
 from astkit.checks import ABOVE_0, check_number
-from astkit.datasets.facts import class_labels
+from astkit.datasets.batch import IGNORED
+from astkit.datasets.facts import class_labels, underlying
 from astkit.datasets.joined import divide_joined
 from astkit.datasets.loader import BatchSource, old_rows
+from astkit.gating.losses import whole_numbers
 from astkit.gating.selection import Selection, check_selection
 from astkit.progress import warn
 
@@ -93,6 +95,7 @@ class Epoch:
         rows: int64, the rows planned in this epoch so far, in the order of training.
         scale: float32, the factor on each row's loss in a mean over rows.
         classes: whether whole-number targets name classes; ``None`` where it is not known.
+        ignored: the label of rows without one, which are no candidates.
         candidates: number of candidates of the latest round, and of the rounds just before it in
             which nothing was planned; ``share`` of them was planned.
     """
@@ -106,6 +109,7 @@ class Epoch:
             self.samples, data = self.draws, divide_joined(data)[0]
         self.rounds = 1 if planner is None else planner.rounds
         self.classes: bool | None = None
+        self.ignored = IGNORED
         self._given: dict[str, Any] = {"data": data, "validation": validation}
         self.candidates, self.share = 0, 1.0
         self.start(0)
@@ -120,6 +124,18 @@ class Epoch:
         # unless it is known better, a policy that asks for classes finds the labels stored
         labels = class_labels(self._given["data"], self.classes is not False)
         return {**self._given, "labels": labels, "classes": self.classes}
+
+    @cached_property
+    def labelled(self) -> Tensor | None:
+        """Which rows have a label, bool ``[samples]``; ``None`` if all have, or it is not known."""
+        labels, (data, rows, _) = self.facts["labels"], underlying(self._given["data"])
+        if labels is None:  # of classes; a TensorDataset may hold other whole numbers
+            labels = getattr(data, "tensors", (None,))[-1]
+            labels = labels if rows is None or labels is None else labels[rows]
+        if labels is None or len(labels) != self.samples or not whole_numbers(labels):
+            return None
+        real = (labels != self.ignored).unsqueeze(1).flatten(1).any(1).cpu()
+        return None if bool(real.all()) else real
 
     def start(self, number: int) -> None:
         """Forget the rows; epoch ``number`` is next."""
@@ -142,7 +158,7 @@ class Epoch:
         self.planned += 1
         if chosen is None:
             chosen = Selection(rows)
-        chosen = check_selection(chosen, self.samples, self.planner)
+        chosen = check_selection(chosen, self.samples, self.planner).among(self.labelled)
         self.rows = torch.cat([self.rows, chosen.index])
         self.scale = torch.cat([self.scale, chosen.scale.float()])
         self.candidates = len(rows) + (0 if self.share else self.candidates)
@@ -152,8 +168,10 @@ class Epoch:
     def run_info(self, order: Tensor, progress: float) -> RunInfo:
         """What the policy is told at the start of the next round; see `plan`."""
         first, end = (len(order) * part // self.rounds for part in (self.planned, self.planned + 1))
-        place = (self.number, self.planned, progress)
-        return RunInfo(self.samples, order[first:end], *place, seed=self.planner.seed, **self.facts)
+        place, rows = (self.number, self.planned, progress), order[first:end]
+        if self.labelled is not None:
+            rows = rows[self.labelled[rows]]
+        return RunInfo(self.samples, rows, *place, seed=self.planner.seed, **self.facts)
 
     def occurrences(self, part: slice) -> Tensor | None:
         """How often each row of ``part`` came before in this epoch, int64; ``None`` for never."""

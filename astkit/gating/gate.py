@@ -153,7 +153,13 @@ class Gate(Policy):
 
     def choose(self, batch: Scored) -> Selection:
         """Score the batch and select rows."""
-        return self.select(self.scores(batch))
+        scores = self.scores(batch)
+        labelled = batch.labelled if batch.ignores else None
+        if self.controller.by_rank:
+            return self._best(scores, labelled)
+        if labelled is not None and not bool(labelled.any()):
+            return batch.select(torch.arange(0))
+        return self.select(scores)
 
     def choose_from(self, batch: Scored) -> Selection:
         """As of any policy, without a check, which waits for the device, of a gate's own choice."""
@@ -161,12 +167,16 @@ class Gate(Policy):
         return self.choose(batch) if own else super().choose_from(batch)
 
     def scores(self, batch: Scored) -> Tensor:
-        """Scores ``[batch]``, without side effects on the model; ``ValueError`` for others."""
+        """Scores ``[batch]``, without side effects on the model; ``ValueError`` for others.
+
+        NaN for rows without a label.
+        """
         with evaluating(batch.model, batch.device):
             scores = score_rows(self.significance, batch)
         first = next(tensors(batch.inputs), None)  # targets may be anything to a score
         check_scores(scores, None if first is None else len(first))
-        return scores
+        labelled = batch.labelled if batch.ignores else None
+        return scores if labelled is None else scores.float().masked_fill(~labelled, math.nan)
 
     def select(self, scores: Tensor) -> Selection:
         """Select rows by ``scores [batch]``; updates the controller.
@@ -193,8 +203,11 @@ class Gate(Policy):
             active = active | self._draw(reached ^ active, quota - count)
         return self._settle(scores, usable, rows, active, threshold)
 
-    def _best(self, scores: Tensor) -> Selection:
-        """Select the highest ``scores [batch]`` without synchronising with the device."""
+    def _best(self, scores: Tensor, labelled: Tensor | None = None) -> Selection:
+        """Select the highest ``scores [batch]`` without synchronising with the device.
+
+        ``labelled``: rows of which the rate is a share, bool ``[batch]``; by default all.
+        """
         check_scores(scores)
         scores = scores.detach() if scores.is_floating_point() else scores.float()
         if not self.batches:
@@ -207,6 +220,8 @@ class Gate(Policy):
         best, rows = usable.sort(descending=True, stable=True)
         finite = (best > -math.inf).sum()
         count = finite.clamp(max=quota)
+        if labelled is not None:
+            count = count.clamp(max=(labelled.sum() * self.rate).ceil().long())
         added = finite.clamp(max=most) - count if most > quota else 0
         self._count(1, finite, count, added, batch - finite)
         threshold = best[quota - 1] if quota else best.new_full((), math.inf)

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
@@ -49,15 +49,43 @@ def cross_entropy_rows(outputs: Any, targets: Any) -> Any:
 
 
 def row_losses(criterion: Criterion, outputs: Any, targets: Any) -> Tensor:
-    """One loss per row, float32 or float64 ``[rows]``: the mean over its unmasked tokens.
+    """One loss per row, float32 or float64 ``[rows]``: the mean over its labelled tokens.
 
-    Raises ``ValueError`` if outputs, labels and criterion do not give one loss per row.
+    0 for a row without a label, see `token_losses`. Raises ``ValueError`` if outputs, labels and
+    criterion do not give one loss per row.
     """
-    if criterion is cross_entropy_rows and _usual(outputs, targets):  # in short, for its speed
-        with suppress(IndexError):  # explained below
-            return F.cross_entropy(single(outputs), targets.long(), reduction="none")
-    losses, mask = token_losses(criterion, outputs, targets)
-    return reduced(single(losses), mask)
+    return labelled_losses(criterion, outputs, targets)[0]
+
+
+def labelled_losses(
+    criterion: Criterion, outputs: Any, targets: Any, ignores: bool = True
+) -> tuple[Tensor, Tensor | None]:
+    """`row_losses`, and which rows have a label: bool ``[rows]``, ``None`` if all have.
+
+    ``ignores``: whether labels may be ignored.
+    """
+    if not ignores and criterion is cross_entropy_rows and _usual(outputs, targets):
+        with suppress(IndexError):  # in short, for its speed; explained below
+            return F.cross_entropy(single(outputs), targets.long(), reduction="none"), None
+    losses, mask = token_losses(criterion, outputs, targets, ignores)
+    labelled = None if mask is None else (mask.unsqueeze(1).flatten(1) > 0).any(1)
+    return reduced(single(losses), mask), labelled
+
+
+def ignored_label(criterion: Criterion) -> int:
+    """The label that ``criterion`` leaves out: its ``ignore_index``, or a part's, else -100."""
+    parts = [*criterion.modules()] if isinstance(criterion, nn.Module) else [criterion]
+    found = [getattr(each, "ignore_index", None) for each in parts]
+    found.append(getattr(criterion, "keywords", {}).get("ignore_index"))  # of a partial
+    return next((each for each in found if isinstance(each, int)), IGNORED)
+
+
+def _labelled(criterion: Criterion, targets: Any) -> Tensor | None:
+    with suppress(ValueError):
+        labels = labels_of(targets)
+        if labels.ndim and whole_numbers(labels):
+            return labels != ignored_label(criterion)
+    return None
 
 
 def _usual(outputs: Any, targets: Any) -> bool:
@@ -99,7 +127,7 @@ def check_unshifted(run: Callable[[dict[str, Any]], Any], batch: Any) -> None:
 def reduced(losses: Tensor, mask: Tensor | None) -> Tensor:
     """Mean of token losses ``[rows, ...]`` over the unmasked tokens of each row, ``[rows]``."""
     if losses.ndim == 1:
-        return losses
+        return losses if mask is None else torch.where(mask > 0, losses, 0.0)
     losses = losses.flatten(1)
     if mask is None:
         return losses.mean(1)
@@ -108,8 +136,14 @@ def reduced(losses: Tensor, mask: Tensor | None) -> Tensor:
     return torch.where(real, losses, 0.0).sum(1) / real.sum(1).clamp_min(1)
 
 
-def token_losses(criterion: Criterion, outputs: Any, targets: Any) -> tuple[Tensor, Tensor | None]:
-    """Output of the criterion, ``[rows]`` or ``[rows, ...]``, and its mask, if any."""
+def token_losses(
+    criterion: Criterion, outputs: Any, targets: Any, ignores: bool = True
+) -> tuple[Tensor, Tensor | None]:
+    """Output of the criterion, ``[rows]`` or ``[rows, ...]``, and the mask of what has a label.
+
+    The criterion's own mask; else, if it ``ignores`` labels, that of whole-number labels other than
+    its ``ignore_index``, -100 by default; ``None`` for other targets.
+    """
     rows = count_rows(targets)
     tracked = isinstance(targets, Tensor) and not targets.is_inference()
     before = targets._version if tracked else 0
@@ -145,6 +179,11 @@ def token_losses(criterion: Criterion, outputs: Any, targets: Any) -> tuple[Tens
             f"the criterion returned a mask of shape {list(mask.shape)} for losses of shape"
             f" {list(losses.shape)}: give both the same shape"
         )
+    if mask is None and ignores:
+        mask = _labelled(criterion, targets)
+        if mask is not None and mask.shape != losses.shape:  # then rows count as a whole
+            whole = mask.unsqueeze(1).flatten(1).any(1)
+            mask = whole.view(-1, *(1,) * (losses.ndim - 1)).expand_as(losses)
     return losses, mask
 
 
@@ -231,13 +270,14 @@ def whole_numbers(values: Tensor) -> bool:
     return not values.is_floating_point() and values.dtype != torch.bool
 
 
-def check_labels(targets: Tensor, classes: int) -> None:
+def check_labels(targets: Tensor, classes: int, ignored: int = IGNORED) -> None:
     """Raises ``ValueError`` for a class index in ``targets`` outside ``0..classes - 1``."""
-    bad = targets[((targets < 0) | (targets >= classes)) & (targets != IGNORED)]
+    bad = targets[((targets < 0) | (targets >= classes)) & (targets != ignored)]
     if len(bad):
         raise ValueError(
             f"targets hold the label {int(bad[0])}, but the model has {classes} outputs: labels"
-            f" must lie in 0..{classes - 1}; correct them or build the model with more classes"
+            f" must lie in 0..{classes - 1} or be {ignored}, which is ignored; correct them, build"
+            " the model with more classes, or give the criterion ignore_index=..."
         )
 
 

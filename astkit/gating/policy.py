@@ -170,8 +170,9 @@ class Policy:
         """What `choose` selects; ``ValueError`` if that is no valid selection of ``batch``."""
         chosen = self.choose(batch)
         if chosen is None:
-            return batch.select(torch.arange(batch.rows))
-        return check_selection(chosen, batch.rows, self)
+            chosen = batch.select(torch.arange(batch.rows))
+        labelled = batch.labelled
+        return check_selection(chosen, batch.rows, self).among(labelled)
 
     # --- what drives the rule: a trainer reports and exchanges, other loops use the rest ---
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from astkit.datasets.batch import count_rows
-from astkit.gating.losses import check_labels, labels_of, logits_of, row_losses, single
+from astkit.gating.losses import check_labels, labels_of, logits_of, single
 from astkit.gating.selection import Scored
 from astkit.names import resolve
 
@@ -55,7 +55,7 @@ class Loss(ContextScore):
 
     def score(self, batch: Scored) -> Tensor:
         batch.score()  # whose own losses stay unread: a policy would be told of scored rows
-        return row_losses(batch.criterion, batch.outputs, batch.targets)
+        return batch.measured[0]
 
 
 def score_rows(score: Score, batch: Scored) -> Tensor:
@@ -126,7 +126,7 @@ class LossAndContrast(RelativeScore):
 
     def features(self, batch: Scored) -> Tensor:
         batch.score()
-        losses = row_losses(batch.criterion, batch.outputs, batch.targets)
+        losses = batch.measured[0]
         if bool((losses[losses.isfinite()] < 0).any()):
             raise ValueError(
                 "a loss is negative, but this score divides losses by their mean: use a criterion"

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import filterfalse
 from operator import attrgetter
 from typing import Any, NamedTuple, Self
@@ -25,9 +25,9 @@ from astkit.gating.losses import (
     Criterion,
     class_outputs,
     cross_entropy_rows,
+    labelled_losses,
     labels_of,
     logits_of,
-    row_losses,
 )
 from astkit.progress import warn
 
@@ -78,6 +78,19 @@ class Selection:
         """One row of the batch with weight 0, in place of an empty selection."""
         index, weight = self.index.new_full((1,), row), self.weight.new_zeros(1)
         return replace(self, index=index, weight=weight, active=torch.zeros_like(index).bool())
+
+    def among(self, labelled: Tensor | None) -> Selection:
+        """The selected rows that are ``labelled`` (bool, of all rows; ``None``: all are)."""
+        if labelled is None or bool((kept := labelled.to(self.index.device)[self.index]).all()):
+            return self
+        total, active = self.normaliser, self.active
+        return replace(
+            self,
+            index=self.index[kept],
+            weight=self.weight[kept],
+            normaliser=None if total is None else total * float(kept.float().mean()),
+            active=None if active is None else active[kept],
+        )
 
     def __len__(self) -> int:
         return len(self.index)
@@ -212,11 +225,10 @@ def unchanged(
     """
     known = _CHANGES.setdefault(model, {})
     changes = False if fresh else known.get(model.training)
-    given, single = batch, isinstance(batch.x, Tensor)
-    if changes is not False:
-        given = batch.map(partial(map_tensors, torch.clone))
-    elif not single:  # containers that the model may write to
-        given = batch.map(partial(map_tensors, lambda each: each))
+    single, given = isinstance(batch.x, Tensor), batch
+    if changes is not False or not single:  # else containers that the model may write to
+        change = (lambda each: each) if changes is False else torch.clone
+        given = batch.map(partial(map_tensors, change))
     parts = (given.x,) if single else tensors(given.x)
     own = [] if fresh else list(filterfalse(Tensor.is_inference, parts))
     before = list(map(_VERSION, own))
@@ -227,7 +239,7 @@ def unchanged(
             f"the model now changes its inputs in place, as it did not at first: {_NEW}"
         )
     if changes is None:  # x.data, or an array that shares its memory, has no new version
-        known[model.training] = touched or not all(map(_equal, tensors(batch.x), own))
+        known[model.training] = touched or not all(map(same_values, tensors(batch.x), own))
         if known[model.training]:
             warn(f"the model changes its inputs in place, so passes work on copies of them: {_NEW}")
     if given.y is not given.x:
@@ -244,7 +256,7 @@ def changes_inputs(model: nn.Module) -> bool:
     return any(_CHANGES.get(model, {}).values())
 
 
-def _equal(first: Tensor, second: Tensor) -> bool:
+def same_values(first: Tensor, second: Tensor) -> bool:
     """Whether two tensors have the same values, NaN included; of sparse ones it is not known."""
     if first.is_nested or first.layout != torch.strided:
         return True
@@ -279,6 +291,9 @@ class Scored:
         criterion: returns one loss per row.
         forward: computes the outputs of a model; default ``model(inputs)``.
         count: called for each pass over these rows.
+
+    Attributes:
+        ignores: whether rows may have no label.
     """
 
     def __init__(
@@ -303,6 +318,7 @@ class Scored:
         self._forward = forward or called
         self._count = count or (lambda model, batch: None)
         self._losses: Tensor | None = None
+        self.ignores = True
 
     @property
     def rows(self) -> int:
@@ -330,8 +346,23 @@ class Scored:
     def losses(self) -> Tensor:
         """One loss per row, ``[rows]``."""
         if self._losses is None:
-            self._losses = row_losses(self.criterion, self.outputs, self.targets).detach()
+            self._losses = self.measured[0].detach()
         return self._losses
+
+    @cached_property
+    def measured(self) -> tuple[Tensor, Tensor | None]:
+        """What `labelled_losses` finds; ``known_losses`` stay unknown."""
+        return labelled_losses(self.criterion, self.outputs, self.targets, self.ignores)
+
+    @property
+    def labelled(self) -> Tensor | None:
+        """Which rows have a label, which alone may be chosen: bool ``[rows]``; ``None``: all.
+
+        ``None`` too before it is scored, and where the criterion does not fit the outputs.
+        """
+        with suppress(ValueError, RuntimeError):
+            return self.measured[1] if self.ignores else None
+        return None
 
     @property
     def evaluated(self) -> bool:
@@ -384,8 +415,8 @@ class Predictions(NamedTuple):
 def predictions(outputs: Any, targets: Any) -> Predictions:
     """Those of class logits and labels; ``None`` each for other outputs or targets.
 
-    One output of a row is the logit of the second of two classes. A row whose label is ignored
-    (-100) counts as wrong, with probability 0.
+    One output of a row is the logit of the second of two classes. A row whose label is no class,
+    and so ignored, counts as wrong, with probability 0.
     """
     try:
         logits, labels = logits_of(outputs), labels_of(targets)
@@ -398,7 +429,8 @@ def predictions(outputs: Any, targets: Any) -> Predictions:
         return Predictions()
     probabilities = logits.detach().float().softmax(1)
     confidence, guess = probabilities.max(1)
-    real = labels.clamp_min(0).long()
-    own = probabilities.gather(1, real.unsqueeze(1)).squeeze(1)
-    own = torch.where(labels >= 0, own, 0.0)
+    real = (labels >= 0) & (labels < probabilities.shape[1])
+    places = torch.where(real, labels, 0).long()
+    own = probabilities.gather(1, places.unsqueeze(1)).squeeze(1)
+    own = torch.where(real, own, 0.0)
     return Predictions(guess == labels, confidence, own, guess)

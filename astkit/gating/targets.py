@@ -21,6 +21,7 @@ from astkit.gating.losses import (
     labels_of,
     logits_of,
     row_losses,
+    token_losses,
 )
 
 UNUSED = 1_000_000  # added to class numbers: numbers of classes that no task has
@@ -34,11 +35,13 @@ class Targets(NamedTuple):
         classes: whether whole numbers among them name classes; ``None`` where it is not known.
         logits: whether the outputs hold a logit for each of the classes.
         predicted: whether the outputs tell the predicted class: such logits, or one of two classes.
+        ignored: whether rows may have no label, which a criterion leaves out.
     """
 
     classes: bool | None = None
     logits: bool = False
     predicted: bool = False
+    ignored: bool = False
 
 
 def targets_of(criterion: Criterion, outputs: Any, targets: Any) -> Targets:
@@ -77,6 +80,14 @@ def targets_of(criterion: Criterion, outputs: Any, targets: Any) -> Targets:
     # whether other numbers of the classes are refused, or not noticed
     own, other = trial.losses(), trial.losses(trial.values + UNUSED)
     return Targets(own is None or other is None or torch.allclose(own, other, equal_nan=True))
+
+
+def gives_mask(criterion: Criterion, outputs: Any, targets: Any) -> bool:
+    """Whether ``criterion`` says itself which losses count, tried on the CPU."""
+    trial = _Trial(criterion, outputs, targets)
+    with suppress(Exception):
+        return token_losses(trial.criterion, trial.outputs, trial.targets, False)[1] is not None
+    return False
 
 
 class _Trial:

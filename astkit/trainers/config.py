@@ -214,8 +214,16 @@ class Rates:
 
     def multiply(self, factor: float) -> None:
         """Give the optimizer the rates of its scheduler, or its own, times ``factor``."""
+        groups = self.optimizer.param_groups
+        if len(groups) > len(self.base):  # one was added since
+            if self.scheduler is not None:
+                raise ValueError(
+                    "the optimizer has a new parameter group, which its scheduler does not know:"
+                    " add it before the scheduler is made, or set config=TrainConfig(schedule=...)"
+                )
+            self.base += [group["lr"] for group in groups[len(self.base) :]]
         rates = self.base if self.scheduler is None else self.scheduler.get_last_lr()
-        for group, lr in zip(self.optimizer.param_groups, rates, strict=True):
+        for group, lr in zip(groups, rates, strict=True):
             group["lr"] = lr * factor
 
     def _schedule(self, steps: int) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from statistics import NormalDist
 from typing import Any, Protocol, cast, runtime_checkable
@@ -19,9 +20,15 @@ from torch.utils.data.distributed import DistributedSampler
 from astkit import distributed, rng
 from astkit.checks import check_count, check_types
 from astkit.datasets import BatchSource, as_loader
-from astkit.datasets.batch import Batch, count_rows, map_tensors, tensors
-from astkit.datasets.foreign import check_unshuffled, is_dataset, open_data, parts_of
-from astkit.gating.losses import class_outputs, row_losses, shown, singles
+from astkit.datasets.batch import IGNORED, Batch, count_rows, map_tensors, tensors
+from astkit.datasets.foreign import (
+    check_held_out,
+    check_unshuffled,
+    is_dataset,
+    open_data,
+    parts_of,
+)
+from astkit.gating.losses import class_outputs, labelled_losses, shown, singles
 from astkit.trainers.config import TrainConfig
 
 
@@ -93,6 +100,30 @@ class Metric:
             )
         return values.flatten(1).float().mean(1) if values.ndim > 1 else values
 
+    def number(self, whole: Any) -> float:
+        """What ``compute`` of an object gives; raises ``ValueError`` if it is not one number."""
+        value = whole.compute()
+        with suppress(TypeError, ValueError, RuntimeError):
+            if not isinstance(value, str):
+                return float(value)
+        raise ValueError(
+            f"the metric {self.name!r} gave {shown(value)}, which is not one number: let compute"
+            " return one, such as a mean over classes, and give several metrics by name"
+        )
+
+    def check(self, outputs: Any, targets: Any) -> None:
+        """Raise ``ValueError`` unless it gives numbers for a few rows, of which NaN is one."""
+        tried: Any = copy.deepcopy(self.function)
+        try:
+            if self.averaged:
+                self.rows(outputs, targets)
+            else:
+                tried.update(outputs, targets)
+                self.number(tried)
+        except Exception as error:
+            if "the metric" in str(error):  # others may be of two rows, as of an AUC of one class
+                raise
+
     @property
     def averaged(self) -> bool:
         """Whether the metric is a mean over rows."""
@@ -108,7 +139,7 @@ def as_metrics(metrics: Metrics) -> tuple[Metric, ...]:
         metrics = [Metric(name, function) for name, function in metrics.items()]
     several = metrics is None or isinstance(metrics, Sequence)
     every: tuple[Any, ...] = tuple(metrics or ()) if several else (metrics,)  # type: ignore[arg-type]
-    names: set[str] = {"loss", "label", "right", "samples", "accuracy_interval"}
+    names: set[str] = {"loss", "label", "right", "labelled", "samples", "accuracy_interval"}
     for each in every:
         if not isinstance(each, Metric):
             raise ValueError(
@@ -131,7 +162,8 @@ class Measured:
     Attributes:
         rows: values of each row by name, float32 ``[rows]`` on the CPU: "loss" and metrics that are
             means; for classes "label" and "right" (1 or 0; NaN for an ignored label), which is
-            "accuracy" too unless a metric has that name.
+            "accuracy" too unless a metric has that name; of whole-number labels and of criteria
+            with a mask "labelled" (1, or 0 for a row without a label, whose loss is NaN).
         aggregates: values of the other metrics by name.
         kept: outputs and targets of each batch on the CPU, if asked for.
     """
@@ -145,9 +177,10 @@ class Measured:
 
         Rows with an ignored label count in ``samples`` and in metrics only.
         """
-        shown = {name: v for name, v in self.rows.items() if name not in ("label", "right")}
-        if "label" in self.rows:  # an ignored one has no loss
-            shown["loss"] = shown["loss"][self.rows["label"] >= 0]
+        hidden = ("label", "right", "labelled")
+        shown = {name: v for name, v in self.rows.items() if name not in hidden}
+        if "labelled" in self.rows:
+            shown["loss"] = shown["loss"][self.rows["labelled"] > 0]
         means: dict[str, float | None]
         means = {name: float(v.double().mean()) if len(v) else None for name, v in shown.items()}
         interval = None
@@ -185,6 +218,7 @@ class Evaluation:
         keep: int = 0,
     ) -> None:
         self.criterion, self.classes = criterion, classes
+        self.metrics = metrics
         self._averaged = [each for each in metrics if each.averaged]
         # every pass starts with a metric as the user made it
         self._aggregates = {
@@ -212,13 +246,16 @@ class Evaluation:
 
     def add(self, batch: Batch, outputs: Any) -> None:
         """Take in a batch."""
-        values = {"loss": row_losses(self.criterion, outputs, batch.y)}
+        losses, labelled = labelled_losses(self.criterion, outputs, batch.y)
+        values = {"loss": losses}
+        if labelled is not None:
+            values = {"loss": losses.masked_fill(~labelled, math.nan), "labelled": labelled}
         pair = class_outputs(outputs, batch.y) if self.classes else None
-        if pair is not None:
+        if pair is not None and labelled is not None:
             logits, labels = pair
             right = (logits.argmax(1) == labels).float()
-            values["right"] = torch.where(labels >= 0, right, math.nan)
-            values["label"] = labels
+            values["right"] = torch.where(labelled, right, math.nan)
+            values["label"] = torch.where(labelled, labels, IGNORED)
             if "accuracy" not in self._aggregates:
                 values["accuracy"] = values["right"]
         outputs = singles(outputs)  # as a criterion gets them
@@ -240,7 +277,11 @@ class Evaluation:
             processes = distributed.gather(*columns.values())
             together = [torch.cat(parts) for parts in zip(*processes, strict=True)]
             columns = dict(zip(columns, together, strict=True))
-        aggregates = {name: float(each.compute()) for name, each in self._aggregates.items()}
+        aggregates = {
+            each.name: each.number(self._aggregates[each.name])
+            for each in self.metrics
+            if not each.averaged
+        }
         return Measured(columns, aggregates, self._kept or None)
 
 
@@ -254,14 +295,17 @@ class Best:
 
     def __init__(self) -> None:
         self.score: float | None = None
-        self.weights: dict[str, Tensor] = {}
+        self.weights: dict[str, Any] = {}
 
     def look(self, score: float, model: nn.Module) -> bool:
         """Keep the weights of ``model`` if ``score``, higher is better, is the best so far."""
         if math.isnan(score) or (self.score is not None and score <= self.score):
             return False
-        own = model.state_dict()
-        self.score, self.weights = score, {name: own[name].detach().clone() for name in own}
+        self.score = score
+        self.weights = {  # an extra state of a module may be anything
+            name: part.detach().clone() if isinstance(part, Tensor) else copy.deepcopy(part)
+            for name, part in model.state_dict().items()
+        }
         return True
 
     def restore(self, model: nn.Module) -> None:
@@ -306,7 +350,8 @@ class Validator:
     ) -> None:
         self.source: BatchSource | None = None
         if data is not None:
-            check_unshuffled(data)
+            # of one that shuffles, each process would have other rows
+            (check_held_out if distributed.world() == 1 else check_unshuffled)(data)
             size = config.batch_size if is_dataset(data) else None  # a loader has its own
             self.source = as_loader(open_data(data), device, size, shuffle=False)
         self.rows = sampled_rows(self.source, config.validation_fraction)

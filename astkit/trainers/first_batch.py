@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -19,21 +19,30 @@ from astkit.gating.losses import (
     check_labels,
     check_unshifted,
     cross_entropy_rows,
+    ignored_label,
     labels_of,
     logits_of,
-    row_losses,
     shown,
+    singles,
+    token_losses,
 )
 from astkit.gating.policy import Policy
 from astkit.gating.selection import called, evaluating, unchanged
-from astkit.gating.targets import Targets, targets_of
+from astkit.gating.targets import Targets, gives_mask, targets_of
+from astkit.trainers.evaluation import Metric
 from astkit.trainers.refusals import out_of_memory
 
 Pass = Callable[[Batch], tuple[Any, Any]]
 """Outputs of a batch, and its targets, see `unchanged`."""
 
 
-def check_batch(forward: Pass, criterion: Criterion, batch: Batch, source: BatchSource) -> Targets:
+def check_batch(
+    forward: Pass,
+    criterion: Criterion,
+    batch: Batch,
+    source: BatchSource,
+    metrics: Sequence[Metric] = (),
+) -> Targets:
     """What the targets are to ``criterion``, from the outputs of two rows.
 
     Raises ``ValueError`` for a batch without rows, inputs that the model refuses, a model that
@@ -50,12 +59,16 @@ def check_batch(forward: Pass, criterion: Criterion, batch: Batch, source: Batch
         if getattr(outputs, "loss", None) is None:
             _check_probabilities(batch.y)
     found = targets_of(criterion, outputs, y)
-    if found.logits:
-        for labels in (labels_of(batch.y), class_labels(source)):
+    for metric in metrics:
+        metric.check(singles(outputs), y)
+    known, own = class_labels(source), gives_mask(criterion, outputs, y)
+    if found.logits and not own:  # which may leave out any label
+        for labels in (labels_of(batch.y), known):
             if labels is not None:
-                check_labels(labels, logits_of(outputs).shape[1])
-    row_losses(criterion, outputs, y)
-    return found
+                check_labels(labels, logits_of(outputs).shape[1], ignored_label(criterion))
+    some = own or known is None or bool((known == ignored_label(criterion)).any())
+    _, mask = token_losses(criterion, outputs, y)
+    return found._replace(ignored=some and mask is not None)
 
 
 def check_rows_known(policy: Policy) -> None:

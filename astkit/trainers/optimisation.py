@@ -14,7 +14,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from astkit import distributed
 from astkit.datasets.batch import Batch, call, join, tensors
-from astkit.gating.losses import Criterion, row_losses
+from astkit.gating.losses import Criterion, labelled_losses
 from astkit.gating.selection import Predictions, changes_inputs, predictions, unchanged
 from astkit.profiling.flops import BatchFlops
 from astkit.profiling.ledger import Ledger
@@ -78,6 +78,7 @@ class Accumulated:
     Attributes:
         rows, pending: rows and batches since the latest step.
         total: sum of their normalisers; ``summed``: whether gradients are still to be divided.
+        missing: those of the rows that have no label.
         parameters: those of the model.
     """
 
@@ -85,11 +86,22 @@ class Accumulated:
         self.parameters = list(model.parameters())
         self.rows = self.pending = 0
         self.total: float | Tensor = 0.0
+        self.missing: float | Tensor = 0.0
         self.summed = False
 
     def clear(self) -> None:
         """Count none."""
-        self.total, self.rows, self.pending = 0.0, 0, 0
+        self.total, self.missing, self.rows, self.pending = 0.0, 0.0, 0, 0
+
+    def labelled(self, unread: bool) -> float | Tensor:
+        """The share of these rows, in all processes, that have a label; every one must call it.
+
+        ``unread``: whether one process leaves it on the device.
+        """
+        if unread and distributed.world() == 1:
+            return 1 - self.missing / max(1, self.rows)
+        rows, missing = distributed.total(self.rows, float(self.missing))
+        return 1 - missing / max(1.0, rows)
 
     @property
     def weighted(self) -> bool:
@@ -228,6 +240,7 @@ class Optimisation:
         rates: learning rates; ``finite``: the check of losses and gradients; ``accumulated``:
             gradients that wait for a step.
         steps: optimizer steps that changed weights; ``skipped``: those skipped by the scaler.
+        ignores: whether rows may have no label: they have no part in the mean, and the loss NaN.
         undecided: whether `decide` is still to be called; ``replayed``: steps that were replayed.
     """
 
@@ -270,7 +283,7 @@ class Optimisation:
             # losses of accumulated batches are summed, not averaged
             first = 2.0**9 if config.accumulation_steps > 1 else 2.0**16
             self.scaler = GradScaler(self.passes.device.type, init_scale=first)
-        self.watching = watching
+        self.watching, self.ignores = watching, False
         self.steps = self.skipped = self.replayed = 0
         self.undecided = bool(config.graphs)
         self._predictions: list[Predictions] = []
@@ -339,6 +352,8 @@ class Optimisation:
         losses: Tensor = self.passes.retry_smaller(self._gradient, weight, batch, divisor)
         accumulated.total = accumulated.total + normaliser
         accumulated.rows += len(losses)
+        if self.ignores:
+            accumulated.missing = accumulated.missing + losses.isnan().sum()
         return losses
 
     def _gradient(self, weight: Tensor | None, batch: Batch, divisor: float | Tensor) -> Tensor:
@@ -367,7 +382,7 @@ class Optimisation:
         with self.ledger.phase("forward"):
             with self.passes.autocast():
                 outputs, targets = self.passes.train(batch)
-            losses = row_losses(self.criterion, outputs, targets)
+            losses, labelled = labelled_losses(self.criterion, outputs, targets, self.ignores)
             if self.watching:
                 self._predictions.append(predictions(outputs, targets))
         with self.ledger.phase("backward"):
@@ -383,7 +398,11 @@ class Optimisation:
             if not losses.requires_grad:
                 raise ValueError(NOTHING.format("the loss depends on no parameter that is trained"))
             losses.backward(gradient)
-        return values
+        if labelled is None:
+            return values
+        return values.masked_fill(
+            ~labelled if weight is None else ~labelled & (weight > 0), math.nan
+        )
 
     # --- steps that are recorded ---
 
@@ -427,8 +446,9 @@ class Optimisation:
         self.accumulated.summed, self.finite.unread = False, True
         try:
             losses = self._backward(batch, weight, _above_0(normaliser))
+            share = 1 - losses.isnan().float().mean() if self.ignores else 1.0
             with self.ledger.phase("optimizer"):
-                return losses, self._step()
+                return losses, self._step(share)
         finally:
             self.finite.unread = False
 
@@ -451,13 +471,19 @@ class Optimisation:
     def flush(self) -> None:
         """Step with the accumulated gradients; does nothing without rows or weight."""
         try:
-            if self.accumulated.weighted and self._step():
+            unread = self.finite.unread or self.passes.device.type != "cpu"
+            share = self.accumulated.labelled(unread) if self.ignores else 1.0
+            some = isinstance(share, Tensor) or share > 0
+            if self.accumulated.weighted and some and self._step(share):
                 self.rates.after_step()
         finally:  # a rejected gradient must not be accumulated further
             self.accumulated.clear()
 
-    def _step(self) -> bool:
-        """Divide, check and clip the gradients, and step; false if there are none."""
+    def _step(self, share: float | Tensor) -> bool:
+        """Divide, check and clip the gradients, and step; false if no weight changes.
+
+        ``share`` of the rows have a label, and count in the mean.
+        """
         groups = self.optimizer.param_groups
         trained = [p for group in groups for p in group["params"] if p.grad is not None]
         if not trained:  # the batch used none of the optimizer's parameters
@@ -471,6 +497,8 @@ class Optimisation:
         gradients = [p.grad for p in trained]
         if self.accumulated.summed:
             torch._foreach_div_(gradients, _above_0(self.accumulated.total))
+        if isinstance(share, Tensor) or share < 1:
+            torch._foreach_div_(gradients, _above_0(share))
         # torch 2.9 has no norm of sparse ones
         values = [each.coalesce().values() if each.is_sparse else each for each in gradients]
         norm, known = nn.utils.get_total_norm(values), math.inf
@@ -488,11 +516,11 @@ class Optimisation:
             self.steps += not overflow
             if overflow:  # the last batch is counted as trained on after this
                 self.ledger.note(BatchFlops(), overflowed=self.accumulated.rows)
-        else:
-            if self.finite.broken is not None:
-                self.optimizer.found_inf = self.finite.broken.float()  # type: ignore[attr-defined]
-            self.optimizer.step()
-            self.steps += 1
+            return not overflow
+        if self.finite.broken is not None:
+            self.optimizer.found_inf = self.finite.broken.float()  # type: ignore[attr-defined]
+        self.optimizer.step()
+        self.steps += 1
         return True
 
     def release(self) -> None:
@@ -537,6 +565,7 @@ class Optimisation:
             gradients = {n: p.grad.to_dense() for n, p in named if p.grad is not None}
             state["accumulated"] = {
                 "total": float(self.accumulated.total),
+                "missing": float(self.accumulated.missing),
                 "rows": self.accumulated.rows,
                 "pending": self.accumulated.pending,
                 "gradients": gradients if self.accumulated.rows else {},
@@ -558,6 +587,7 @@ class Optimisation:
         if accumulated := state.get("accumulated"):
             self.accumulated.rows = accumulated["rows"]
             self.accumulated.total = accumulated["total"]
+            self.accumulated.missing = accumulated.get("missing", 0.0)
             self.accumulated.summed = True
             self.accumulated.pending = accumulated["pending"]
             if self.scaler is not None:  # its scale is there from the first use on

@@ -51,7 +51,7 @@ def check_parameters(
 def not_finite(what: str, value: str) -> FloatingPointError:
     return FloatingPointError(
         f"the {what} became {value}: the weights were not changed in this step; lower lr, or"
-        " set clip_norm, and check the batch's inputs for NaN"
+        " set clip_norm, and check the batch's inputs and labels for NaN"
     )
 
 

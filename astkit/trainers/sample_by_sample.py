@@ -162,6 +162,8 @@ class SampleBySampleTrainer(Trainer):
         """Score of one row, 0-dim, in eval mode; its reference runs in place of the batch's."""
         score = self.gate.significance
         seen = self.scored(row, unchanged(self.forward, self.model, row)[0])
+        if seen.labelled is not None and not bool(seen.labelled):
+            return torch.full((), math.nan, device=self.device)
         if not isinstance(score, RelativeScore):
             self.count += 1
             return score_rows(score, seen)[0]

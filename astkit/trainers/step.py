@@ -26,16 +26,24 @@ class StepResult(NamedTuple):
         trained = len(self.losses)  # none of them, if BatchNorm refused a single row
         return torch.arange(trained) if self.selection is None else self.selection.index[:trained]
 
-    def visits(self, batch: Batch, watching: bool) -> list[Visit]:
-        """Visits to the rows trained on, without padding, and to those that were only scored."""
+    def visits(self, batch: Batch, watching: bool, ignores: bool = False) -> list[Visit]:
+        """Visits to the rows trained on, without padding, and to those that were only scored.
+
+        ``watching``: whether to tell predictions; ``ignores``: whether rows may have no label,
+        of which nothing is told.
+        """
         rows, losses, known = self.rows, self.losses, self.predictions
+        real = ~losses.isnan() if ignores else None
         if self.selection is not None and self.selection.padding is not None:
             real = self.selection.weight[: len(rows)] > 0
+        if real is not None:
             rows, losses, known = rows[real], losses[real], known.take(real)
         visits = [Visit(_index(batch.index, rows), losses, *known[:3])]
         if self.seen is not None and self.seen.known_losses is not None:
             rest = torch.ones(batch.rows, dtype=torch.bool, device=rows.device)
             rest[rows] = False
+            if self.seen.labelled is not None:
+                rest &= self.seen.labelled.to(rest.device)
             rows, known = rest.nonzero().squeeze(1), Predictions()
             if watching:
                 known = predictions(self.seen.outputs, self.seen.targets).take(rows)

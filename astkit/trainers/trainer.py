@@ -23,7 +23,13 @@ from astkit.datasets import BatchSource, as_loader
 from astkit.datasets.batch import Batch
 from astkit.datasets.foreign import check_unshuffled
 from astkit.datasets.joined import joined
-from astkit.gating.losses import Criterion, cross_entropy_rows, row_losses, token_losses
+from astkit.gating.losses import (
+    Criterion,
+    cross_entropy_rows,
+    ignored_label,
+    row_losses,
+    token_losses,
+)
 from astkit.gating.policy import Policy, as_policy
 from astkit.gating.selection import Scored, evaluating, unchanged
 from astkit.gating.targets import Targets
@@ -324,7 +330,11 @@ class Trainer:
                     result = result._replace(predictions=self.optimisation.take_predictions())
                 with self.ledger.phase("log"):
                     if self.policy.observes:
-                        self.policy.report(*result.visits(batch, self.optimisation.watching))
+                        self.policy.report(
+                            *result.visits(
+                                batch, self.optimisation.watching, self.optimisation.ignores
+                            )
+                        )
                         if self.policy.chooses:  # the next batch may depend on it
                             self.policy.exchange()
                     self._book(batch, result, cost)
@@ -392,6 +402,8 @@ class Trainer:
         with self.ledger.phase("score"):
             seen = self.scored(batch)
             chosen = self.policy.choose_from(seen)
+            if seen.evaluated and self.targets and not self.targets.logits:  # labels may be NaN
+                self.optimisation.finite.check(seen.measured[0].sum(), "loss of a row to score")
             if processes > 1 and not len(chosen):
                 chosen = chosen.padded()
             part = batch.take(chosen.index)
@@ -413,7 +425,7 @@ class Trainer:
 
     def scored(self, batch: Batch, outputs: Any = None) -> Scored:
         """``batch`` for policies, which score it in the precision of the run."""
-        return Scored(
+        seen = Scored(
             outputs,
             batch.y,
             batch.x,
@@ -423,6 +435,8 @@ class Trainer:
             forward=self.forward,
             count=self._count_pass,
         )
+        seen.ignores = self.optimisation.ignores
+        return seen
 
     def count_flops(self, model: nn.Module, batch: Batch) -> BatchFlops:
         """FLOPs of ``batch`` in ``model``; not called where ``flops`` says them."""
@@ -442,8 +456,11 @@ class Trainer:
         forward, source = partial(unchanged, self.forward, self.model), self.batches.source
         batch = self.batches.few(2) if batch is None else batch
         with self.ledger.paused(), evaluating(self.model, self.device):
-            self.targets = check_batch(forward, self.criterion, batch, source)
+            metrics = () if self.validation is None else self.validator.metrics
+            self.targets = check_batch(forward, self.criterion, batch, source, metrics)
         self.batches.epoch.classes = self.targets.classes
+        self.batches.epoch.ignored = ignored_label(self.criterion)
+        self.optimisation.ignores = self.targets.ignored
         if not self.targets.predicted:
             self.optimisation.watching = False  # outputs tell no class
         return self.targets
@@ -514,7 +531,7 @@ class Trainer:
     def _record(self, batch: Batch, result: StepResult) -> StepRecord:
         """Metrics of a step, with values that may be on the device."""
         losses, chosen = result.losses, result.selection
-        loss = losses.mean()
+        loss = losses.nanmean() if self.optimisation.ignores else losses.mean()
         if chosen is not None:
             loss = (losses * chosen.weight).sum() / chosen.total
         metrics = {

@@ -54,28 +54,23 @@ def test_dates_and_counters_separate() -> None:
     assert "2024-03-01 to 2025-04-04, was 2023-01-01 to 2024-02-04" in row["new"]
 
 
-def test_cells_that_are_no_longer_empty_are_named() -> None:
-    old, target = build.table(800, 0), build.table(800, 1)
-    old["place"] = old["place"].where(old.index % 5 == 0)
-    old.loc[:3, "noise"] = None  # half a percent
-    new = explain(old, target, "y").table.set_index("column")["new"]
-    assert new["place"].startswith("missing in 0%, was 80%")
-    assert new["noise"].startswith("missing in 0%, was 0%")
-
-
 def test_tables_are_compared_without_a_label_and_read_as_said() -> None:
     old, target = build.table(300, 0), build.table(300, 1, shift=1.0)
+    old["place"] = old["place"].where(old.index % 5 == 0)
+    old.loc[:1, "noise"] = None  # less than a percent
     found = explain(old, target)
+    new = found.table.set_index("column")["new"]
+    assert new["place"].startswith("missing in 0%, was 80%")
+    assert new["noise"].startswith("missing in 0%, was 1%")
     assert set(found.table["column"]) == {*old}
-    assert found.table["column"][0] == "size"
     assert explain(old, old).sentence.endswith(", no better than chance)")  # an AUC of about 0.3
     less = explain(old, target, "y", drop=["size"], task="regression", groups="place")
     assert less.table["column"].tolist() == ["noise"]
-    table = Table(old, "y")
-    with pytest.raises(ValueError, match=r"drop is \['size'\], which is of files and DataFrames"):
-        explain(table, target, drop=["size"])
-    with pytest.raises(ValueError, match="keep is 'a', which is of files and DataFrames"):
-        explain(["a"] * 9, ["b"] * 9, keep="a")
+    for data, options in ((Table(old, "y"), {"drop": ["size"]}), (["a"] * 9, {"keep": ["a"]})):
+        with pytest.raises(
+            ValueError, match=r"is \['(size|a)'\], which is of files and DataFrames"
+        ):
+            explain(data, data, **options)
 
 
 def test_a_target_without_labels_is_explained_and_drawn() -> None:

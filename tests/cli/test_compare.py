@@ -64,13 +64,13 @@ def test_options_reach_the_comparison(monkeypatch, tmp_path):
     own = [{"name": "mine.py:Rule", "rate": 0.5}, {"name": "mine.py:Rule"}]
     assert asked["policies"] == [{**gate, "layers": [1, [2, 3]]}, *own]
     words = ["compare", "--csv", "a.csv", "--label", "y", "--test", "b.csv", "--drop", "p", "q"]
-    words += ["--dtypes", "day=%d/%m/%Y", "a=b=words"]
+    words += ["--dtypes", "day=%d/%m/%Y", "a=b=words", "--keep", "id", "--encoding", "gbk"]
     with pytest.raises(SystemExit):
         main([*words, "--task", "classes", "--date", "day", "--groups", "owner"])
     assert (asked["train"], asked["test"]) == (Path("a.csv"), Path("b.csv"))
     assert asked["dtypes"] == {"day": "%d/%m/%Y", "a=b": "words"}
     table = {"label": "y", "task": "classes", "drop": ["p", "q"], "date": "day"}
-    table |= {"groups": "owner", "in_order": False}
+    table |= {"groups": "owner", "in_order": False, "keep": ["id"], "encoding": "gbk"}
     assert {name: asked[name] for name in table} == table
 
 

@@ -1,5 +1,6 @@
 """Cells that can be read in two ways: the right value, and what is told."""
 
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
 
@@ -109,6 +110,7 @@ def test_numbers(tmp_path, cells, separator, other, expected, note):
             "",
         ),
         (["2024-01-05", "1600-02-03"], ",", "x", "1600-02-03", ""),
+        (["00", *["2024-01-05"] * 24], ",", "x", "2024-01-05", "cells that are no date"),
         (["2024-01-05", "0000-00-00", "-"], ",", "x", None, ""),
         (["05.01.2024", "00.00.0000", "17.02.2024"], ",", "x", None, ""),
         (["05.01.2024", "31.12.9999", "17.02.2024"], ",", "x", None, "no end"),
@@ -154,6 +156,11 @@ def test_notes_of_one_kind_are_one_line() -> None:
     assert read_table(made[["a", "b"]]).notes == [said]
 
 
+def test_numbers_of_python_are_no_texts_with_thousands() -> None:
+    cells = [Decimal(87), *(Decimal(each) / 1000 for each in range(1001, 1100, 2) if each % 10)]
+    assert read_table(pd.DataFrame({"a": cells})).frame["a"][1] == 1.001
+
+
 def test_a_reader_works_alone() -> None:
     assert number("1.234,5 €", True) == (1234.5, "€", 1.0, False)
     assert number("1.234,5 €", False) is None
@@ -175,6 +182,7 @@ def test_a_reader_works_alone() -> None:
         (["1", "1.500"], "1.234,5", 1500),
         (["1", "1.500 €"], "1,234.5", 1.5),
         (["20240131", "20240201"], "number", 20_240_201),
+        (["00501", "10001"], "number", 10_001),
         (["x", "5"], float, 5),
         (["x", "00501"], str, "00501"),
         (["1", "2"], "category", "2"),

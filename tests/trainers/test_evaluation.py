@@ -4,6 +4,7 @@ import math
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -258,3 +259,50 @@ def test_metrics_get_half_precision_as_float32(mapping: bool, averaged: bool) ->
     metric = Metric("weighted", loss if averaged else Latest(), False)
     values = trainer(Halved(), criterion=loss, metrics=[metric]).evaluate(TRAIN)
     assert values["weighted"] == values["loss"] > 0
+
+
+class Giving:
+    """A metric that gives ``value``, as collections and those without an average do several."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def update(self, outputs: Any, targets: Any) -> None:
+        """Looks at nothing."""
+
+    def compute(self) -> Any:
+        if isinstance(self.value, Exception):
+            raise self.value
+        return self.value
+
+
+NUMBERS = (0.5, 3, True, torch.tensor(0.5), torch.ones(1, 1), np.float32(0.5), math.nan)
+SEVERAL = ({"f1": 0.5}, torch.ones(3), None, [0.5, 0.2], (0.5,), np.ones(2), "0.5", {}, 1j)
+
+
+@pytest.mark.parametrize("value", [*NUMBERS, *SEVERAL], ids=str)
+def test_a_metric_gives_one_number_or_a_sentence_before_the_first_step(value: Any) -> None:
+    run = trainer(
+        nn.Linear(3, 2), validation=TRAIN, metrics=Metric("m", Giving(value), higher_is_better=True)
+    )
+    if any(value is each for each in NUMBERS):
+        assert run.run(progress=False).epochs[0]["val_m"] == pytest.approx(
+            float(value), nan_ok=True
+        )
+        return
+    refused((run.run, r"the metric 'm' gave .* not one number: let compute return one"))
+    assert run.step == 0
+
+
+def test_what_a_metric_makes_of_two_rows_is_no_fault() -> None:
+    def one_class(outputs: Tensor, targets: Tensor) -> Tensor:
+        return 0 * outputs[:, 0] / float(len(targets) > 2)
+
+    odd = {"f": Metric("f", one_class, higher_is_better=True)}
+    odd["m"] = Metric("m", Giving(ValueError("one class")), higher_is_better=True)
+    with pytest.raises(ValueError, match=r"^one class$"):  # at the end of the epoch
+        trainer(nn.Linear(3, 2), validation=TRAIN, metrics=list(odd.values())).run(progress=False)
+    shapeless = Metric("f", lambda outputs, targets: None, higher_is_better=True)
+    run = trainer(nn.Linear(3, 2), validation=TRAIN, metrics=shapeless)
+    refused((run.run, r"the metric 'f' gave .* for 2 rows: return one value per row"))
+    assert run.step == 0

@@ -645,3 +645,55 @@ def test_what_cannot_be_trained_is_one_sentence() -> None:
     ):
         words += ", so there is nothing to train: give the model"
         refused((lambda each=each: train(made(each), *rows), words))
+
+
+@pytest.mark.parametrize("accumulated", [1, 2])
+def test_a_scheduler_waits_where_the_loss_scale_skips_a_step(accumulated: int) -> None:
+    model = nn.Linear(4, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+    x, y = build.rows(800).tensors
+    data = torch.utils.data.TensorDataset(3e2 * x, y)
+    config = TrainConfig(precision="fp16", batch_size=20, accumulation_steps=accumulated)
+    run = Trainer(model, data, epochs=1, optimizer=optimizer, scheduler=scheduler, config=config)
+    run.optimisation.scaler._init_scale = 2.0**20
+    run.run(progress=False)
+    work = run.optimisation
+    assert work.skipped
+    assert work.steps
+    assert work.steps + work.skipped == 40 // accumulated
+    assert scheduler.last_epoch == work.steps
+
+
+@pytest.mark.parametrize("factor", [1.0, 0.5])
+def test_a_group_that_is_added_between_epochs_is_trained(factor: float) -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 3))
+    first = model[0].requires_grad_(False).weight.clone()
+    optimizer = torch.optim.SGD(model[1].parameters(), lr=0.1)
+    options = {"optimizer": optimizer, "batch_size": 16, "epochs": 2}
+    config = TrainConfig(schedule=lambda progress: factor)
+    run, rates = Trainer(model, build.rows(64), config=config, **options), []
+    for record in run.steps():
+        if record.phase == "epoch" and record.metrics["epoch"] == 1:
+            assert torch.equal(model[0].weight, first)
+            before = run.ledger.flops.total
+            added = model[0].requires_grad_(True).parameters()
+            optimizer.add_param_group({"params": added, "lr": 0.01})
+        rates.append([group["lr"] for group in optimizer.param_groups])
+    assert not torch.equal(model[0].weight, first)
+    assert rates[-2] == pytest.approx([0.1 * factor, 0.01 * factor])
+    assert run.ledger.flops.total > 2 * before  # gradients of the first layer too
+    assert [group["lr"] for group in optimizer.param_groups] == [0.1, 0.01]
+
+
+def test_a_group_that_its_scheduler_does_not_know_is_one_sentence() -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 3))
+    optimizer = torch.optim.SGD(model[1].parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.9**step)
+    run = Trainer(model, build.rows(64), epochs=2, optimizer=optimizer, scheduler=scheduler)
+    steps = run.steps()
+    next(steps)
+    optimizer.add_param_group({"params": model[0].parameters()})
+    sentence = "^the optimizer has a new parameter group, which its scheduler does not know: add it"
+    with pytest.raises(ValueError, match=sentence):
+        list(steps)

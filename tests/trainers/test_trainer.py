@@ -144,12 +144,16 @@ def test_a_foreign_loader_starts_a_new_pass_in_an_epoch_of_the_usual_length(kind
         assert same(outcome(second)["weights"], outcome(whole)["weights"])
 
 
-def test_validation_that_shuffles_is_one_sentence() -> None:
+def test_validation_may_shuffle_and_a_test_may_not() -> None:
     words = "validation or test data are a DataLoader that shuffles, but runs are compared row by"
-    shuffled = foreign(VALIDATION, True)
-    refused(
-        (partial(build, validation=shuffled), words), (partial(build().evaluate, shuffled), words)
-    )
+    runs = [build(validation=foreign(VALIDATION, each), stop_after=1) for each in (False, True)]
+    refused((partial(runs[0].evaluate, foreign(VALIDATION, True)), words))
+    for run in runs:
+        finish(run)
+    for one, other in zip(*(run.history.epochs for run in runs), strict=True):
+        assert one["val_loss"] == pytest.approx(other["val_loss"], rel=1e-6)
+        assert one["val_accuracy"] == other["val_accuracy"]
+    assert same(*(run.model.state_dict() for run in runs))
 
 
 @pytest.mark.parametrize(
@@ -451,6 +455,8 @@ def test_40_steps_read_nothing_from_the_device(controller, monkeypatch):
     weighted = Accumulated.weighted.fget
     away = property(lambda each: isinstance(each.total, Tensor) or weighted(each))
     monkeypatch.setattr(Accumulated, "weighted", away)
+    labelled = Accumulated.labelled
+    monkeypatch.setattr(Accumulated, "labelled", lambda each, unread: labelled(each, True))
     steps = trainer.steps()
     next(steps)  # the first batch is checked, counted and reported
     with Syncs() as syncs:
@@ -520,7 +526,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "NaN in inputs": (
         {"train": ordinary([0, 1], torch.full((2, 64), math.nan))},
-        "inputs for NaN|are NaN or infinite",
+        "inputs and labels for NaN|are NaN or infinite",
     ),
 }
 

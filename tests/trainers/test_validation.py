@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
+import astkit
 from astkit.trainers import Metric, TrainConfig, Trainer
 from tests import build
 from tests.build import refused
@@ -29,10 +30,10 @@ class Told:
         return self
 
     def update(self, outputs: Tensor, targets: Tensor) -> None:
-        """Looks at nothing."""
+        self.tried = len(outputs) == 2  # by the check before the first step
 
     def compute(self) -> float:
-        return next(self.values)
+        return 0.0 if self.tried else next(self.values)
 
 
 def trainer(values: list[float], higher: bool = True, **options: Any) -> Trainer:
@@ -102,3 +103,37 @@ def test_stopping_without_validation_is_one_sentence() -> None:
         call = partial(Trainer, nn.Linear(4, 3), DATA, **{"validation": DATA, **options}, epochs=2)
         refused((partial(call, stop_after=2), "stop_after is 2, but nothing is validated"))
     refused((partial(call, validation=DATA, stop_after=0), "stop_after is 0"))
+
+
+class Counted(nn.Linear):
+    """Keeps more than tensors, and a buffer that is not seen yet."""
+
+    def __init__(self, extra: Any) -> None:
+        super().__init__(4, 3)
+        self.extra = extra
+        self.register_buffer("largest", torch.full((1,), torch.nan))
+
+    def get_extra_state(self) -> Any:
+        return self.extra
+
+    def set_extra_state(self, state: Any) -> None:
+        self.extra = state
+
+
+@pytest.mark.parametrize(
+    "extra", [{"calls": 3}, None, [1, "a"], torch.ones(2), {"x": torch.ones(2)}]
+)
+def test_the_state_of_a_module_may_be_anything(extra: Any, tmp_path: Path) -> None:
+    run = Trainer(Counted(extra), DATA, DATA, epochs=3, stop_after=1, checkpoints=tmp_path)
+    run.run(progress=False)
+    kept = run.model.state_dict()["_extra_state"]
+    assert type(kept) is type(extra)
+    again = Trainer(
+        Counted(extra), DATA, DATA, epochs=3, stop_after=1, checkpoints=tmp_path, resume=True
+    )
+    assert type(again.model.state_dict()["_extra_state"]) is type(extra)
+    report = astkit.compare(
+        lambda: Counted(extra), *[DATA] * 3, policies="infobatch", epochs=1, seeds=1,
+        check_baseline=False,
+    )  # fmt: skip
+    assert report.verdict
