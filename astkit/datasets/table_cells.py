@@ -44,6 +44,7 @@ EIGHT = "%Y%m%d"
 END = "dates from 2262 on are read as no end, a missing date"
 
 
+_START = re.compile(r"\W*(?:\d|[^\W\d_]{3}\s|[A-Z]{1,3}[$€£¥₹])")
 _GROUPED = re.compile(r"[-+]?[1-9]\d{0,2}\.\d{3}")
 _DIGITS, _LETTERS = re.compile(r"\d+([.,' ]\d+)*"), re.compile(r"[^\W\d_]+")
 
@@ -240,6 +241,8 @@ class Tally:
 
 def way_of(word: str) -> tuple[Way | None, float]:
     """How a number is written in a word, ``None`` for other words, and its size."""
+    if not _START.match(word):
+        return None, 0.0
     point, comma = number(word, False), number(word, True)
     found = point or comma
     if found is None:
@@ -273,7 +276,7 @@ class Scan:
         self.compact, self.eight = 0, ""  # cells of eight digits that are dates, and one of them
         self.formats: list[str] = []
         self.days: defaultdict[str, set[int]] = defaultdict(set)  # by format
-        self.codes: set[tuple[int, bool]] = set()  # digits of numbers, and whether 0 is the first
+        self.digits, self.zeros = set[int](), False  # of numbers, and whether a 0 is the first
         self.typed: Column | None = None
         self.begin: int | None = 0 if nameless else None  # of cells that count the rows
         self.notes: dict[str, str] = {}
@@ -302,9 +305,10 @@ class Scan:
         self._add_compact(words, counts)
         self.cells += int(counts.sum())
         plain = ~np.isnan(values)
-        if len({digits for digits, _ in self.codes}) < 2:
-            numbers = map(str.strip, words[plain].tolist())
-            self.codes |= {(len(n) if n.isdecimal() else 0, n.startswith("0")) for n in numbers}
+        if len(self.digits) < 2 and 0 not in self.digits:
+            numbers = [word.strip() for word in words[plain].tolist()]
+            self.digits |= {len(each) if each.isdecimal() else 0 for each in numbers}
+            self.zeros |= any(each.startswith("0") for each in numbers)
         signs = np.array([point_of(word) for word in words[plain].tolist()], object)
         for sign in dict.fromkeys(signs):
             some = np.flatnonzero(plain)[signs == sign]
@@ -331,10 +335,14 @@ class Scan:
             days = np.unique(values[flags[-1]].astype("datetime64[D]").astype(int))
             self.days[form].update(days.tolist())
         rows = zip(*flags, strict=True) if flags else ((),) * len(words)
-        for place, (word, row) in enumerate(zip(words.tolist(), rows, strict=True)):
-            way, size = way_of(word)
-            key = (way, row) if len(self.ways) < WAYS or (way, row) in self.ways else (None, ())
-            self.ways[key].add(words[place : place + 1], counts[place : place + 1], (size,))
+        found = [way_of(word) for word in words.tolist()]
+        alike: defaultdict[Key, list[int]] = defaultdict(list)
+        for place, (way, row) in enumerate(zip((way for way, _ in found), rows, strict=True)):
+            known = len(self.ways) + len(alike) < WAYS or (way, row) in self.ways
+            alike[(way, row) if known else (None, ())].append(place)
+        sizes = np.array([size for _, size in found])
+        for key, places in alike.items():
+            self.ways[key].add(words[places], counts[places], sizes[places])
 
     def _count(self, cells: Any) -> None:
         """Look whether the cells go on counting the rows."""
@@ -384,9 +392,8 @@ class Scan:
             return Column("date", format=EIGHT)
         if self.typed is not None:
             return replace(self.typed, loose=not self.cells)
-        digits = {count for count, _ in self.codes}
-        codes = len(digits) == 1 and max(digits) > 1 and (*digits, True) in self.codes  # as 00501
-        if codes and asked is None:
+        one_length = len(self.digits) == 1 and min(self.digits) > 1
+        if asked is None and self.zeros and one_length:  # as 00501
             return Column("words")
         best = self._number(proved)
         if asked is not None or self.fitting(best) >= self._least:

@@ -39,7 +39,7 @@ _SIGNS = str.maketrans("−–‒‑‐’‘´", "-----'''")
 _ABOUT = re.compile(r"^[<>~≈≥≤=]+\s*|\s*[+*†]+$")
 _BRACKETS = re.compile(r"([$€£¥₹]?)\s*\(\s*([^()]*\d[^()]*)\)\s*([%‰$€£¥₹]?)")
 _NUMBER = re.compile(
-    r"(?P<sign>[-+]?)\s*(?P<before>[^\W\d_]{3}(?=\s)|[$€£¥₹]?)\s*(?P<inner>[-+]?)"
+    r"(?P<sign>[-+]?)\s*(?P<before>[^\W\d_]{3}(?=\s)|(?:[A-Z]{0,3}[$€£¥₹])?)\s*(?P<inner>[-+]?)"
     r"(?P<whole>\d{1,3}(?P<group>[.,'\u00a0\u202f ])\d{3}(?:(?P=group)\d{3})*"
     r"|\d{1,2}(?:,\d\d)+,\d{3}|\d*)"
     r"(?P<rest>[.,]\d*)?(?P<power>[eE][-+]?\d+)?(?P<last>-?)"
@@ -51,7 +51,7 @@ _MONTH = r"(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\.?"
 _DAY = re.compile(rf"(?:\d{{1,4}}|{_MONTH})(?:[-/., ]+(?:\d{{1,4}}|{_MONTH})){{1,2}}", re.I)
 _WEEKDAY = re.compile(r"^(?:mon|tue|wed|thu|fri|sat|sun)[a-z]*[.,]?\s+(?=\d|[A-Z])", re.I)
 _MOMENT = re.compile(
-    r"(.*?\d)(?:T|,?\s+)([01]?\d|2[0-3])[:.]([0-5]\d)(?:[:.]([0-5]\d)(?:[.,](\d+))?)?"
+    r"(.*?\d)(?:T|,?\s+)([01]?\d|2[0-4])[:.]([0-5]\d)(?:[:.]([0-5]\d)(?:[.,](\d+))?)?"
     r"\s*([AaPp]\.?[Mm]\.?)?\s*(Z|UTC|GMT|[-+]\d\d(?::?\d\d)?)?"
 )
 # with any sign between the parts
@@ -188,7 +188,7 @@ def _parsed(texts: Sequence[str], form: str) -> np.ndarray[Any, Any]:
     found = pd.to_datetime(pd.Series(texts, dtype=object), format=form, errors="coerce", utc=True)
     values = found.dt.tz_localize(None).to_numpy("datetime64[us]").copy()
     for place in np.flatnonzero(np.isnat(values)).tolist():
-        if re.search(r"(?<!\d)(0\d|1[0-6]|2[2-9]|[3-9]\d)\d\d(?!\d)", texts[place]):
+        if re.search(r"(?<!\d)(0\d|1[0-6]|2[2-9]|[3-9]\d)\d\d", texts[place]):
             try:
                 moment = datetime.strptime(texts[place], form)
             except ValueError:
@@ -213,5 +213,5 @@ def date_formats(words: Sequence[str]) -> list[str]:
             some = [word for word in words if re.search(r"\d", word)]
             for first in (False, True):
                 guesses = [guess_datetime_format(word, dayfirst=first) for word in some]
-                found.update(guess for guess in guesses if guess is not None)
+                found.update(guess for guess in guesses if guess and "%Y-%d" not in guess)
     return [form for form, _ in found.most_common(FORMATS)]
