@@ -177,7 +177,8 @@ class Reads:
             counted = counted | value.config().keys()
         if isinstance(value, nn.Module):
             held |= {} if next(value.parameters(), None) is not None else value._buffers
-            counted = held.keys() - OF_MODULES
+            inner = () if is_own(kind.__module__) else (n for n in held if n.startswith("_"))
+            counted = held.keys() - OF_MODULES - {*inner}  # such as addresses of compiled ones
         for name in sorted(held.keys() & counted):
             if not name.startswith("__"):
                 yield name, held[name]
