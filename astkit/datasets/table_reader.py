@@ -117,7 +117,8 @@ def read_table(
     except DAMAGED as error:
         if path.suffix.lower() not in ARCHIVES or getattr(error, "errno", None):
             raise
-        damaged = f"{path} is no {path.suffix} file, or damaged ({error})"
+        why = " ".join(str(error).split())
+        damaged = f"{path} is no {path.suffix} file, or damaged ({why:.120})"
         raise ValueError(f"{damaged}: bring it anew, or rename it") from error
     finally:
         csv.field_size_limit(limit)
