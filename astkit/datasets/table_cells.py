@@ -325,7 +325,7 @@ class Scan:
     def _add_others(self, words: Words, counts: Any) -> None:
         """Count cells that are no plain numbers."""
         if not self.formats:
-            self.formats = date_formats(words[:50].tolist())
+            self.formats = date_formats(words[:: len(words) // 50 + 1].tolist())
             if self.like is not None and self.like.kind == "date":
                 self.formats = list(dict.fromkeys([self.like.format, *self.formats]))
         flags = []
@@ -384,19 +384,15 @@ class Scan:
         if asked is not None and (asked.kind != "number" or self.typed is not None):
             return asked
         if self.cells and self.compact == self.cells and asked is None:
-            self._note(
-                "numbers of eight digits are read as dates",
-                Column("date", format=EIGHT),
-                self.eight,
-            )
-            return Column("date", format=EIGHT)
+            day = Column("date", format=EIGHT)
+            self._note("numbers of eight digits are read as dates", day, self.eight)
+            return day
         if self.typed is not None:
             return replace(self.typed, loose=not self.cells)
-        one_length = len(self.digits) == 1 and min(self.digits) > 1
-        if asked is None and self.zeros and one_length:  # as 00501
-            return Column("words")
         best = self._number(proved)
         if asked is not None or self.fitting(best) >= self._least:
+            if asked is None and self.zeros and len(self.digits) == 1 < max(self.digits):
+                return Column("words")  # as 00501
             self._note_units(best)
             return best
         self.notes = {}
@@ -466,25 +462,23 @@ class Scan:
         doubts = {key[0].sign[1:] for key in self._read(column) if key[0] and "?" in key[0].sign}
         if points == commas and doubts:
             column = self._with_sign(column, "." if "." in doubts else ",", proved)
-        read = {key[0]: tally for key, tally in self._read(column).items() if key[0] is not None}
-        scales = {way.scale for way in read}
-        plain = [each.most for way, each in read.items() if not way.unit]
-        shares = [each.most for way, each in read.items() if way.unit in SHARES]
+        read = [(way, tally) for (way, _), tally in self._read(column).items() if way is not None]
+        scales = {way.scale for way, _ in read}
+        plain = [each.most for way, each in read if not way.unit]
+        shares = [each.most for way, each in read if way.unit in SHARES]
         return replace(
             column,
             scale=scales.pop() if len(scales) == 1 else 1.0,
             factor=SHARES[unit] if plain and shares and max(plain) <= 1 < max(shares) else 1.0,
-            negative=not read or not all(way.brackets for way in read),
+            negative=not read or not all(way.brackets for way, _ in read),
             loose=not self.cells or self.asked is not None,
         )
 
     def _with_sign(self, column: Column, sign: str, proved: Collection[str]) -> Column:
         """``column`` with its decimal sign, where ``sign`` may be that of thousands."""
-        read = {key[0]: tally for key, tally in self._read(column).items() if key[0] is not None}
-        whole = [tally for way, tally in read.items() if not way.sign]
-        words = [
-            word for way, tally in read.items() if way.sign == f"?{sign}" for word in tally.words
-        ]
+        read = [(way, tally) for (way, _), tally in self._read(column).items() if way is not None]
+        whole = [tally for way, tally in read if not way.sign]
+        words = [word for way, each in read if way.sign == f"?{sign}" for word in each.words]
         small = bool(whole) and min(each.least for each in whole) < 1_000
         grouped = small and len(words) >= GROUPED and max(each.most for each in whole) < 1_000
         if sign in proved:
@@ -511,9 +505,8 @@ class Scan:
                 why = f"cells with {column.unit} are read as {column.factor} times their number"
             self.notes[why] = f"{(*units, column.unit)[0]!r} and {plain[0]!r}"
         if scaled and column.scale == 1:
-            self._note(
-                "K, M and B multiply by a thousand, a million and a billion", column, scaled[0]
-            )
+            why = "K, M and B multiply by a thousand, a million and a billion"
+            self._note(why, column, scaled[0])
 
     # --- dates and words ---------------------------------------------------------------------
 
@@ -524,9 +517,8 @@ class Scan:
         tied = [form for form, count in counts.items() if count == most]
         best = Column("date", format=tied[0] if tied else "")
         words = np.array(self._words_of(best), object)
-        differ = [
-            len(set(each)) > 1 for each in zip(*(dates(words, form) for form in tied), strict=True)
-        ]
+        read = [dates(words, form) for form in tied]
+        differ = [len(set(each)) > 1 for each in zip(*read, strict=True)]
         if not any(differ):
             return best
         spreads = {form: _spread(self.days[form]) for form in tied}

@@ -117,7 +117,8 @@ def read_table(
     except DAMAGED as error:
         if path.suffix.lower() not in ARCHIVES or getattr(error, "errno", None):
             raise
-        damaged = f"{path} is no {path.suffix} file, or damaged ({error})"
+        why = " ".join(str(error).split())
+        damaged = f"{path} is no {path.suffix} file, or damaged ({why:.120})"
         raise ValueError(f"{damaged}: bring it anew, or rename it") from error
     finally:
         csv.field_size_limit(limit)
@@ -166,10 +167,12 @@ def _read(
     import pandas as pd
 
     # how a later table is read does not depend on its types
-    before, own = columns or {}, dict.fromkeys(source.words, Column("words")) | dict(dtypes)
+    before = columns or {}
+    own = {**dict.fromkeys(source.words, Column("words")), **dtypes} if columns is None else {}
+    called = [each or f"column {place}" for place, each in enumerate(source.names, 1)]
     scans = [
-        Scan(source.comma, _is_nameless(n), before.get(n), own.get(n) if columns is None else None)
-        for n in source.names
+        Scan(source.comma, _is_nameless(given), before.get(each), own.get(each))
+        for given, each in zip(source.names, called, strict=True)
     ]
     rows = 0
     for cells in source.chunks():

@@ -212,8 +212,11 @@ class TextSource:
             for record in rows:
                 if self._broken and BROKEN in "".join(record):
                     record = [cell.replace(BROKEN, "\ufffd") for cell in record]
-                    cells = [repr(cell) for cell in record if "\ufffd" in cell]
-                    self._invalid += [f"{cell:.60} in line {rows.line_num}" for cell in cells]
+                    for cell in record:
+                        if "\ufffd" in cell:  # of all but the first only the number is told
+                            few = len(self._invalid) < SHOWN
+                            shown = f"{cell[:60]!r} in line {rows.line_num}"
+                            self._invalid.append(shown if few else "")
                 if len(record) <= 1 and not any(record):
                     continue
                 if width is None:
