@@ -6,6 +6,8 @@ import json
 import math
 import os
 import secrets
+import sys
+import sysconfig
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -13,9 +15,19 @@ from typing import Any
 
 SHARE = Path(__file__).with_name("share")
 """Files of an installation from a wheel."""
+LIBRARIES = [Path(sysconfig.get_path(n)).resolve() for n in ("stdlib", "purelib", "platlib")]
+LIBRARIES += [Path(sysconfig.get_path("scripts")).resolve(), Path(__file__).resolve().parent]
 _PARENT = Path(__file__).resolve().parents[1]
 CHECKOUT = None if _PARENT.name == "site-packages" else _PARENT
 """The folder that contains the package, unless it is installed."""
+
+
+def is_own(module: str) -> bool:
+    """Whether the code of a ``module`` is the user's, not a library's or the kit's."""
+    package = module.split(".")[0]
+    file = getattr(sys.modules.get(package), "__file__", None)
+    library = file and any(Path(file).resolve().is_relative_to(each) for each in LIBRARIES)
+    return not (library or package in sys.stdlib_module_names)
 
 
 def write_atomic(path: str | os.PathLike[str], content: bytes | str) -> Path:

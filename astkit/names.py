@@ -1,7 +1,11 @@
-"""Names and the modules that define them, for lazy imports and the registries."""
+"""Names and the modules that define them, for lazy imports and the registries; values as words."""
 
 from __future__ import annotations
 
+import ast
+import json
+import re
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
@@ -108,3 +112,37 @@ def registered(kind: str, made: type) -> str:
     """The name of a class in the table ``kind``; of one that is not there, its own."""
     names = {place: name for name, place in REGISTRIES[kind].items()}
     return names.get(f"{made.__module__}:{made.__qualname__}", made.__name__)
+
+
+def literal(text: str) -> Any:
+    """The value of a JSON or Python literal, or ``text`` itself, stripped, if it is none."""
+    for parse in (json.loads, ast.literal_eval):
+        try:
+            return parse(text.strip())
+        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+            continue
+    return text.strip()
+
+
+def assignments(options: Sequence[str], flag: str = "-p") -> dict[str, str]:
+    """``name=value`` options as a mapping; raises ``ValueError`` for invalid or repeated ones."""
+    values: dict[str, str] = {}
+    for option in options:
+        name, equals, text = option.partition("=")
+        if not equals or not name.strip().isidentifier():
+            raise ValueError(f"{flag} is {option!r}: give name=value")
+        if name.strip() in values:
+            raise ValueError(f"{flag} gives {name.strip()} twice: give it once")
+        values[name.strip()] = text
+    return values
+
+
+def spelled(text: str) -> dict[str, Any]:
+    """The policy in "name:argument=value,argument=value"; the name may be "mine.py:Rule"."""
+    name, _, rest = text.partition(":")
+    if name.endswith(".py"):
+        kind, _, rest = rest.partition(":")
+        name = f"{name}:{kind}"
+    parts = re.split(r",(?=\s*\w+=)", rest.rstrip(",")) if rest else []  # a list may contain commas
+    arguments = assignments([f"name={name}", *parts], f"policy {text}")
+    return {key: value if key == "name" else literal(value) for key, value in arguments.items()}

@@ -5,11 +5,13 @@ from __future__ import annotations
 import sys
 import warnings
 from threading import RLock
+from types import FrameType
 from typing import Any
 
 from tqdm.std import tqdm
 
 from astkit import distributed
+from astkit.files import is_own
 
 COLUMNS = 100  # of a bar in a notebook
 _warned: dict[str, Any] = {}  # sentences, and the filters under which each was said
@@ -107,9 +109,13 @@ def announce(sentence: str) -> None:
 
 
 def warn(sentence: str) -> None:
-    """Warn once, with the sentence alone: a line of the source says nothing to who reads it."""
+    """Warn once, with the line of the user's code that led here; in a notebook that of a cell."""
     if _warned.get(sentence) is warnings.filters:
         return  # Python itself forgets what was said whenever a library touches the filters
     _warned[sentence] = warnings.filters
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and not is_own(frame.f_globals.get("__name__", "")):
+        frame = frame.f_back
+    place, line = ("astkit", 0) if frame is None else (frame.f_code.co_filename, frame.f_lineno)
     with Bar.external_write_mode(sys.stderr):
-        warnings.warn_explicit(sentence, UserWarning, "astkit", 0)
+        warnings.warn_explicit(sentence, UserWarning, "cell" if in_notebook() else place, line)

@@ -3,6 +3,7 @@
 import sys
 import threading
 import warnings
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -97,8 +98,8 @@ def test_a_warning_is_its_sentence_and_is_said_once(capsys: Any) -> None:
                 with warnings.catch_warnings():  # as pandas does
                     pass
         (one,) = seen
-        line = warnings.formatwarning(one.message, one.category, one.filename, one.lineno)
-        assert line == "astkit:0: UserWarning: rows are missing\n"
+        assert (str(one.message), one.filename) == ("rows are missing", __file__)
+        assert "rows are missing" in Path(one.filename).read_text().splitlines()[one.lineno - 1]
 
 
 def test_durations() -> None:

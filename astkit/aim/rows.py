@@ -222,7 +222,7 @@ class Rows:
         if isinstance(inputs, Tensor) and inputs.ndim == 2 and not inputs.is_floating_point():
             # tokens are padded with -1
             inputs = [np.trim_zeros(row + 1, "b") for row in inputs.cpu().numpy()]
-        if isinstance(inputs, Tensor | list):
+        if isinstance(inputs, Tensor | list) and len(inputs) == len(rows):  # else several a row
             if self._hashes is None:
                 self._hashes = torch.zeros(len(self), dtype=torch.int64)
             self._hashes[rows] = torch.tensor([hash_of(each) or 0 for each in inputs])
@@ -260,8 +260,9 @@ class Rows:
             return x.reshape(len(rows), -1).float().numpy()
         shape = f" of shape {list(x.shape[1:])} a row" if isinstance(x, Tensor) else ""
         raise ValueError(
-            f"no features are known for inputs that are a {type(x).__name__}{shape}: pass"
-            " features=, a function that returns [n, d] numbers for the inputs of n rows"
+            f"no features are known for inputs that are a {type(x).__name__}{shape}: pass rows with"
+            " one tensor or text as their input, or a function that returns [n, d] numbers for the"
+            " inputs of n rows, as Aim(features=) among policies, or to forecast(features=)"
         )
 
 

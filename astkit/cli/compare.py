@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 
 from astkit.checks import check_count
 from astkit.cli import add_command, say
-from astkit.names import REGISTRIES
+from astkit.names import REGISTRIES, spelled
 
 EXAMPLES = """\
 examples:
@@ -53,7 +52,7 @@ def add_compare(commands: Any) -> None:
     kinds = "format of dates, number as it is written, number or words: day=%%d/%%m/%%Y zip=words"
     read("--dtypes", nargs="+", default=[], metavar="COLUMN=KIND", help=kinds)
     read("--encoding", metavar="NAME", help="of files that are no UTF-8, such as cp1251")
-    add("--size", type=int, default=32, help="pixels a side of --images (32)")
+    add("--size", type=int, help="pixels a side of --images (32)")
     form, known = "NAME[:ARGUMENT=VALUE,...]", ", ".join(sorted(REGISTRIES["policy"]))
     choice = f"of {known}, or FILE.py:CLASS; default: {' '.join(POLICIES)}"
     add("--policies", nargs="+", default=POLICIES, metavar=form, help=choice)
@@ -70,7 +69,7 @@ def run_compare(options: argparse.Namespace) -> None:
     check_count("--seeds", options.seeds)
     options.resumes = options.out is not None
     task = _task(options)
-    task["policies"] = [_policy(text) for text in options.policies]
+    task["policies"] = [spelled(text) for text in options.policies]
     if options.epochs is not None:
         task |= {"budget": None, "epochs": options.epochs}
     # with --json, standard output is one document; what is said meanwhile goes to standard error
@@ -90,6 +89,8 @@ def _task(options: argparse.Namespace) -> dict[str, Any]:
     from astkit.tasks import task
     from astkit.tasks.images import folder
 
+    if options.size is not None and options.images is None:
+        raise ValueError("--size is of a folder of images: give --images too")
     reading = {name: getattr(options, name) for name in READING}
     parts = [text.rpartition("=") for text in options.dtypes]
     if odd := [kind for name, _, kind in parts if not name]:
@@ -103,18 +104,5 @@ def _task(options: argparse.Namespace) -> dict[str, Any]:
         if value:
             raise ValueError(f"--{name.replace('_', '-')} is of a table: give --csv too")
     if options.images is not None:
-        return folder(options.images, options.size)
+        return folder(options.images, 32 if options.size is None else options.size)
     return task(options.dataset)
-
-
-def _policy(text: str) -> dict[str, Any]:
-    """The policy in "name:argument=value,argument=value"; the name may be "mine.py:Rule"."""
-    from astkit.runs.notebook import assignments, literal
-
-    name, _, rest = text.partition(":")
-    if name.endswith(".py"):
-        kind, _, rest = rest.partition(":")
-        name = f"{name}:{kind}"
-    parts = re.split(r",(?=\s*\w+=)", rest.rstrip(",")) if rest else []  # a list may contain commas
-    arguments = assignments([f"name={name}", *parts], f"--policies {text}")
-    return {key: value if key == "name" else literal(value) for key, value in arguments.items()}

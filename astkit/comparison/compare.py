@@ -42,6 +42,7 @@ from astkit.datasets.facts import paired_groups, row_groups
 from astkit.gating.losses import Criterion
 from astkit.gating.policy import Policy, as_policy
 from astkit.gating.selection import same_values
+from astkit.names import spelled
 from astkit.profiling.flops import RowFlops
 from astkit.trainers import Budget, TrainConfig
 from astkit.trainers.config import choose_config
@@ -321,7 +322,7 @@ def checked_methods(policies: Any) -> dict[str, Method]:
     for each in [policies] if one else policies or []:
         if each == DENSE:  # always trained
             continue
-        chosen = {"name": each} if isinstance(each, str) else each
+        chosen = spelled(each) if isinstance(each, str) else each
         label = label_of(chosen)
         if label in methods:
             raise ValueError(f"policies holds {label} twice: give each policy other arguments")

@@ -18,7 +18,7 @@ from dataclasses import is_dataclass
 from datetime import date, timedelta
 from enum import Enum
 from functools import cached_property, partial, partialmethod
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from types import CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
 
@@ -28,10 +28,10 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from astkit.comparison.plan import Plan
-from astkit.files import read_json, write_json
+from astkit.files import is_own, read_json, write_json
 from astkit.gating.policy import Policy, as_policy
 from astkit.progress import announce
-from astkit.trainers.fingerprint import LIBRARIES, check_same, plain
+from astkit.trainers.fingerprint import check_same, plain
 
 FILE = f"reads_{sys.implementation.cache_tag}.json"  # another Python has other bytes of code
 CHANGES, TYPE = "changes", "type only: "  # in place of values
@@ -141,13 +141,13 @@ class Reads:
 
     def _parts(self, value: Any, root: bool) -> Iterable[tuple[Any, Any]] | None:
         """What ``value`` consists of, or reads, by name; ``None``: it counts as a whole."""
-        if isinstance(value, FunctionType) and _own(value.__globals__.get("__name__", "")):
+        if isinstance(value, FunctionType) and is_own(value.__globals__.get("__name__", "")):
             # functions first, since they name attributes
             return sorted(self._read(value).items(), key=lambda each: not callable(each[1]))
         if isinstance(value, BOUND) or "__wrapped__" in getattr(value, "__dict__", {}):
             return [(each, getattr(value, each)) for each in INSIDE if hasattr(value, each)]
         kind = value if isinstance(value, type) else type(value)
-        own = _own(kind.__module__)
+        own = is_own(kind.__module__)
         if hasattr(value, "__qualname__") and not (own and kind is value):
             return None
         model = isinstance(value, nn.Module) and next(value.parameters(), None) is not None
@@ -163,7 +163,7 @@ class Reads:
         """
         held: Found = {}
         for base in reversed(kind.__mro__):
-            own = vars(base) if _own(base.__module__) else {}
+            own = vars(base) if is_own(base.__module__) else {}
             functions = {name: each for name, each in own.items() if isinstance(each, FUNCTIONS)}
             for name, each in functions.items():
                 yield (name if base is kind else f"{base.__name__}.{name}"), each
@@ -206,19 +206,11 @@ class Reads:
         self._named |= names
         modules = [each for each in read.values() if isinstance(each, ModuleType)]
         for module in modules:  # it grows
-            known = vars(module).keys() if _own(module.__name__) else set[str]()
+            known = vars(module).keys() if is_own(module.__name__) else set[str]()
             for name in sorted(names & known):
                 value = read[f"{module.__name__}.{name}"] = vars(module)[name]
                 modules += [value] if isinstance(value, ModuleType) and value not in modules else []
         return read
-
-
-def _own(module: str) -> bool:
-    """Whether the code of a module is the user's."""
-    package = module.split(".")[0]
-    file = getattr(sys.modules.get(package), "__file__", None)
-    library = file and any(Path(file).resolve().is_relative_to(each) for each in LIBRARIES)
-    return module == "__main__" or not (library or package in sys.stdlib_module_names)
 
 
 def _code(code: CodeType) -> str:

@@ -14,7 +14,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from safetensors.torch import load_file
+from safetensors.torch import load
 from torch import Tensor
 
 from astkit.aim.forecast import Forecast
@@ -229,7 +229,7 @@ class Comparison:
 
     def _arrays(self, entry: Entry) -> dict[str, Tensor]:
         path = self._folder / Path(entry["visits"]).name
-        return load_file(path) if path.exists() else {}
+        return load(path.read_bytes()) if path.exists() else {}  # names may be no UTF-8
 
     def samples(
         self, policy: str, *, show: Callable[[int], Any] | None = None, target: bool = False

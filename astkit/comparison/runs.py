@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from safetensors.torch import load_file
+from safetensors.torch import load
 
 from astkit.comparison.baseline import Baseline, find_rates
 from astkit.comparison.forecast import tell_forecast
@@ -194,7 +194,7 @@ def _look_at_length(plan: Plan, baseline: Baseline, entry: dict[str, Any]) -> No
     path = plan.folder / RECORDS / entry["visits"]
     if baseline.trial is not None and path.exists():
         value = entry["curve"][-1][2] if entry["curve"] else None
-        baseline.look_at(value, load_file(path).get("validation"), plan.budget)
+        baseline.look_at(value, load(path.read_bytes()).get("validation"), plan.budget)
         baseline.save(plan.folder)
         for note in baseline.notes:
             announce(f"compare: {note}")

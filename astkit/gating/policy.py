@@ -43,7 +43,7 @@ from astkit.gating.selection import Scored as Scored
 from astkit.gating.selection import Selection as Selection
 from astkit.gating.visits import Visit as Visit
 from astkit.gating.visits import Visits
-from astkit.names import resolve
+from astkit.names import resolve, spelled
 
 
 class PolicyCard(NamedTuple):
@@ -358,12 +358,13 @@ def policy_class(name: Any) -> Any:
 def as_policy(policy: Policy | str | Mapping[str, Any] | None, seed: int = 0) -> Policy | None:
     """Build a policy from a name or ``{"name": ..., argument: value, ...}``; objects pass through.
 
-    A class of a file has the name "mine.py:Rule". ``seed`` is that of policies whose mapping sets
-    none. Raises ``ValueError`` for an unknown name or invalid arguments.
+    A name may have arguments, as in "random:rate=0.5"; a class of a file has the name
+    "mine.py:Rule". ``seed`` is that of policies whose mapping sets none. Raises ``ValueError`` for
+    an unknown name or invalid arguments.
     """
     if policy is None or isinstance(policy, Policy):
         return policy
-    options: Any = {"name": policy} if isinstance(policy, str) else policy
+    options: Any = spelled(policy) if isinstance(policy, str) else policy
     if not isinstance(options, Mapping) or "name" not in options:
         raise ValueError(
             f"policy is {policy!r}: pass a policy such as RandomSubset(0.1), its name, or"
@@ -375,11 +376,13 @@ def as_policy(policy: Policy | str | Mapping[str, Any] | None, seed: int = 0) ->
     signature = inspect.signature(made)
     if "seed" in signature.parameters:
         options.setdefault("seed", seed)
+    first = next(iter(signature.parameters), "argument")
+    example = f"{name}:{first}={'0.5' if first == 'rate' else '...'}"
     try:
         signature.bind(**options)
     except TypeError as error:
         raise ValueError(
             f"policy {name!r} cannot be made with {options} ({error}): its arguments are"
-            f" {', '.join(signature.parameters)}"
+            f" {', '.join(signature.parameters)}; write '{example}', in Python and in a shell"
         ) from None
     return made(**options)

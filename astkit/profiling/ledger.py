@@ -93,6 +93,11 @@ class Ledger:
     synchronize: Callable[[], None] | None = field(default=None, repr=False, compare=False)
     meter: EnergyMeter | None = field(default=None, repr=False, compare=False)
 
+    def __repr__(self) -> str:
+        flops = f"{'more than ' * bool(self.uncounted)}{self.flops.total:.3g} FLOPs"
+        trained, seconds = self.samples.trained, self.seconds["training"]
+        return f"Ledger({trained:,} samples trained on, {flops}, {seconds:.1f} s)"
+
     def __post_init__(self) -> None:
         self._padded: int | Tensor = 0  # may be on the device, not yet read
         self._pooled = [0.0] * len(self._totals())

@@ -5,7 +5,6 @@ An interrupt of this process ends the kernel; a kernel exits by itself if this p
 
 from __future__ import annotations
 
-import ast
 import json
 import os
 import re
@@ -26,6 +25,7 @@ from filelock import Timeout as Locked
 from papermill.exceptions import PapermillExecutionError
 from tqdm.contrib import DummyTqdmFile
 
+from astkit.names import assignments, literal
 from astkit.runs.record import FOLDER, LONGEST, Record, digest
 from astkit.stamp import source_hash, stamp
 
@@ -129,6 +129,8 @@ def load_notebook(path: str | os.PathLike[str]) -> NotebookNode:
 
     Raises ``FileNotFoundError`` for a missing file, ``ValueError`` for one that is no notebook.
     """
+    if not Path(path).expanduser().is_file():
+        raise FileNotFoundError(f"{path} is no file: give the path of a notebook")
     content = Path(path).expanduser().read_bytes()
     injected = {"injected-parameters", "papermill-error-cell-tag"}
     try:
@@ -232,29 +234,6 @@ def execute(
             os.environ[FOLDER] = before
     outputs = [output for cell in done.cells for output in cell.get("outputs", [])]
     return "left" if any(each.get("ename") == "SystemExit" for each in outputs) else "complete"
-
-
-def literal(text: str) -> Any:
-    """The value of a JSON or Python literal, or ``text`` itself, stripped, if it is none."""
-    for parse in (json.loads, ast.literal_eval):
-        try:
-            return parse(text.strip())
-        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-            continue
-    return text.strip()
-
-
-def assignments(options: Sequence[str], flag: str = "-p") -> dict[str, str]:
-    """``name=value`` options as a mapping; raises ``ValueError`` for invalid or repeated ones."""
-    values: dict[str, str] = {}
-    for option in options:
-        name, equals, text = option.partition("=")
-        if not equals or not name.strip().isidentifier():
-            raise ValueError(f"{flag} is {option!r}: give name=value")
-        if name.strip() in values:
-            raise ValueError(f"{flag} gives {name.strip()} twice: give it once")
-        values[name.strip()] = text
-    return values
 
 
 def _seed(parameters: Parameters) -> int:

@@ -11,7 +11,6 @@ import ast
 import hashlib
 import inspect
 import math
-import sysconfig
 import textwrap
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
@@ -26,6 +25,7 @@ from torch.utils import _pytree as pytree
 
 from astkit import distributed
 from astkit.datasets.facts import class_labels
+from astkit.files import LIBRARIES
 from astkit.gating.policy import Policy
 from astkit.trainers.batches import Batches
 from astkit.trainers.evaluation import Validator
@@ -34,8 +34,6 @@ from astkit.trainers.optimisation import Optimisation
 CHANGEABLE = ("threads", "keep_memory", "report_every")  # settings that a resumed run may change
 LAYOUT = ("num_samples", "batch_size", "seed", "shuffle", "drop_last")
 TOLERANCE = 1e-3  # of losses, relative, from 1 on; absolute below
-LIBRARIES = [Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "purelib", "platlib")]
-LIBRARIES.append(Path(__file__).resolve().parents[1])
 LOSSES = "first losses"
 
 

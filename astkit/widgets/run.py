@@ -48,6 +48,9 @@ class Run:
         self._busy, self._awaited = False, 0  # whether a cell runs, and cells that await this run
         self._task: asyncio.Task[None] | None = None
 
+    def __repr__(self) -> str:
+        return f"Run({self.status}, {self.trainer!r})"
+
     def pause(self) -> None:
         """Pause after the current batch."""
         self._paused = True

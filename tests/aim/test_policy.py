@@ -289,7 +289,7 @@ def test_what_is_missing_is_said() -> None:
     with pytest.raises(ValueError, match="the training data have 9 rows"):
         Aim().check(run_info(build.numbers(9), old, 0))
     unknown = TensorDataset(torch.zeros(N, 2, 2, 2, 2), torch.zeros(N))
-    with pytest.raises(ValueError, match=r"no features are known .* pass features="):
+    with pytest.raises(ValueError, match=r"no features are known .* pass rows with"):
         weights(unknown, unknown)
     assert weights(unknown, unknown, features=lambda x: x.flatten(1)).eq(1).all()
 

@@ -57,6 +57,7 @@ def test_other_ends_are_told(toy, root, process, capsys):
 def test_several_runs_are_counted_and_bad_arguments_start_none(toy, root, process, capsys):
     process("complete", error("no luck"), "complete")
     assert "no parameter 'rates'" in refused(capsys, "run", toy, "--runs", root, "-p", "rates=1")
+    assert refused(capsys, "run", "no.ipynb").startswith("no.ipynb is no file: give the path of")
     assert not root.exists()
     assert run(toy, "-p", "seed=0,1,2") == 1
     said = capsys.readouterr().out.splitlines()

@@ -3,6 +3,7 @@
 What a fingerprint sees in general is tested in `tests.trainers.test_fingerprint`.
 """
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from astkit import InfoBatch, TrainConfig
+from astkit import Comparison, InfoBatch, TrainConfig
 from tests import build
 from tests.build import with_dropout as make_model
 from tests.comparison.small_tasks import TEST, TRAIN, run
@@ -88,6 +89,13 @@ def test_losses_of_data_that_differ_at_each_reading_are_not_compared(tmp_path: P
     data = build.computed(len(INPUTS), noisy, labels=LABELS)
     report = compared(tmp_path, train=data)
     assert compared(tmp_path, train=data).entries == report.entries
+
+
+def test_a_folder_with_a_name_that_is_no_utf_8(tmp_path: Path) -> None:
+    out = tmp_path / os.fsdecode(b"runs\xff")
+    report = compared(out)
+    assert compared(out).entries == report.entries
+    assert Comparison.load(out).verdict == report.verdict
 
 
 def test_a_tilde_in_the_name_of_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

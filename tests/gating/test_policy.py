@@ -46,6 +46,8 @@ def test_a_policy_by_name_by_mapping_and_as_it_is() -> None:
     assert as_policy(policy) is policy
     assert as_policy(None) is None
     assert isinstance(as_policy("gate"), Gate)
+    spelled = as_policy("gate:rate=0.5,score=margin", seed=7)
+    assert (spelled.rate, spelled.seed) == (0.5, 7)
     given = {"name": "random", "rate": 0.25}
     named = as_policy(given, seed=7)
     assert isinstance(named, RandomSubset)
@@ -132,7 +134,7 @@ ERRORS: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "no rate": (
         lambda: as_policy("random"),
-        r"'random' cannot be made .*missing.*'rate'.* its arguments are rate, seed$",
+        r"'random' cannot be made .*missing.*'rate'.* are rate, seed; write 'random:rate=0.5'",
     ),
     "no outputs": (watching, r"Watching needs the correctness .*outputs=outputs, targets=y\)"),
     "plans": (

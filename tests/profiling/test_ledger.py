@@ -101,6 +101,7 @@ def test_notes_are_plain_sums(batches, cost):
     assert ledger.flops.evaluation == flops(cost.scoring, 3)
     total = ledger.flops.scoring + ledger.flops.forward + ledger.flops.backward
     assert ledger.flops.total == total
+    assert repr(ledger) == f"Ledger({kept:,} samples trained on, {total:.3g} FLOPs, 0.0 s)"
 
 
 def test_a_second_model_has_flops_of_its_own_and_none_of_the_origins_units():
