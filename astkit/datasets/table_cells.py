@@ -234,8 +234,8 @@ class Tally:
     def add(self, words: Words, counts: Any, sizes: Any) -> None:
         """Count ``words``, each as often as it occurs."""
         self.count += int(counts.sum())
-        self.least = min(self.least, *sizes)
-        self.most = max(self.most, *sizes)
+        self.least = min(self.least, float(np.min(sizes)))
+        self.most = max(self.most, float(np.max(sizes)))
         self.words |= dict.fromkeys(words[: SPELLINGS + 1 - len(self.words)])
 
 

@@ -35,9 +35,10 @@ class Gate(Policy):
     Such rows are active. Rows whose score equals the threshold (or all rows, if their scores are
     equal) are drawn at random up to the quota of the target rate. If fewer than ``min_active`` rows
     are active, random rows are added up to ``fallback``, which count in ``trained_share``, not in
-    ``measured_rate``; batches that need them often raise a warning. A row with
-    a NaN or infinite score is not trained on, does not steer the controller, and is counted in
-    ``nonfinite``. Decisions are made on the CPU, with one copy from the device per batch.
+    ``measured_rate``; batches that need them often raise a warning. A row without a label, or with
+    a NaN or infinite score, is not trained on, does not steer the controller, and is counted in
+    ``nonfinite``; a loss of NaN stops a `Trainer` of a regression. Decisions are made on the CPU,
+    with one copy from the device per batch.
 
     With ``controller="top_k"`` nothing is copied: all shapes depend on the batch size alone, and
     ``measured_rate``, ``threshold`` and what is counted are 0-dim tensors. Ties are then broken by

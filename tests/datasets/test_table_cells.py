@@ -92,6 +92,8 @@ def test_numbers(tmp_path, cells, separator, other, expected, note):
         (TIES, ";", "x", "2024-03-04", DAYS),
         (["01.02.2024", "03.04.2024"], ",", "x", "2024-04-03", DAYS),
         (["13/02/2024", "03/04/2024"], ",", "x", "2024-04-03", ""),
+        (["1/31/2024", "2/1/2024"], ",", "x", "2024-02-01", ""),
+        (["31.01.2024 10:30", "01.02.2024 11:00"], ",", "x", "2024-02-01 11:00", ""),
         (["01/01/2024", "02/02/2024"], ",", "x", "2024-02-02", ""),
         (["05-JAN-69", "06-Feb-68"], ",", "x", "2068-02-06", "years of two digits"),
         (["1/31/24", "12/30/23"], ",", "x", "2023-12-30", "years of two digits"),
@@ -128,7 +130,8 @@ def test_dates(tmp_path, cells, separator, other, expected, note):
 
 
 @pytest.mark.parametrize(
-    "mark", ["#N/A", "<NA>", "\\N", "-nan", "#DIV/0!", "#NAME?", "####", "NULL", "NaT", "—", "."]
+    "mark",
+    ["#N/A", "<NA>", "\\N", "-nan", "#DIV/0!", "#NAME?", "####", "NULL", "NaT", "—", ".", "?"],
 )
 def test_marks_are_missing_in_numbers_dates_and_labels_but_not_in_words(tmp_path, mark):
     for value in ("0.5", "2024-01-31", "house"):

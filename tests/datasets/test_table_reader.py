@@ -69,20 +69,6 @@ def test_words_stay_as_they_are_written(tmp_path: Path, cells: list[str]) -> Non
     assert column(tmp_path, cells).tolist() == cells
 
 
-@pytest.mark.parametrize(
-    ("cells", "second"),
-    [
-        (["2024-01-31", "2024-02-01"] * 40, "2024-02-01"),
-        (["31.01.2024 10:30", "01.02.2024 11:00"] * 40, "2024-02-01 11:00"),
-        (["1/31/2024", "2/1/2024"] * 40, "2024-02-01"),
-        (["31/1/2024", "1/2/2024"] * 40, "2024-02-01"),
-        (["2024-01-31T10:00:00Z", "2024-02-01T10:00:00Z"] * 40, "2024-02-01 10:00"),
-    ],
-)
-def test_dates_are_read_in_their_format(tmp_path: Path, cells: list[str], second: str) -> None:
-    assert column(tmp_path, cells)[1] == pd.Timestamp(second)
-
-
 @pytest.mark.parametrize("stray", ["n.a.", "kg", "unknown", "1.2.3"])
 def test_a_stray_word_among_numbers_is_missing_and_named(tmp_path: Path, stray: str) -> None:
     cells = [stray if row == 3 else str(row * 1.5) for row in ROWS]
@@ -113,13 +99,6 @@ def test_numbers_that_may_mark_missing_ones_are_named_and_kept(tmp_path, marks, 
     assert len(rows.notes) == bool(said)
     assert all(note.startswith("column 'a': numbers that") for note in rows.notes)
     assert all(note.endswith(f"empty these cells if so: {said}") for note in rows.notes)
-
-
-@pytest.mark.parametrize("mark", ["", "NA", "nan", "-", "?", "null"])
-def test_marks_of_missing_numbers_are_missing(tmp_path: Path, mark: str) -> None:
-    values = column(tmp_path, [mark, "2"] * 40)
-    assert values.isna().sum() == 40
-    assert values.dtype == float
 
 
 @pytest.mark.parametrize(
