@@ -34,10 +34,16 @@ def test_the_committed_calibration_keeps_its_bounds() -> None:
 def test_committed_intervals_cover_where_rows_depend_on_each_other() -> None:
     report = json.loads(calibration.RESULTS.read_text())
     cells = report["groups"]["cells"] + report["series"]["cells"]
-    assert len(cells) == 36
+    assert len(cells) == len(calibration.GROUPED) + len(calibration.FOLLOWING)
     for each in cells:
         assert each["trials"] >= 1000
         assert each["low"] >= 0.92, each  # of Wilson's interval
+
+
+def test_committed_verdicts_of_aim_on_fresh_data_cover() -> None:
+    (cell,) = json.loads(calibration.RESULTS.read_text())["fresh"]["cells"]
+    assert cell["trials"] >= 200
+    assert cell["covered"] >= 0.92
 
 
 def test_committed_false_alarms_of_windows_of_a_stationary_process() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -103,9 +104,12 @@ class _Trial:
             own = copy.deepcopy(criterion)
         self.criterion: Criterion = own.cpu() if isinstance(own, nn.Module) else own
         self.outputs, self.targets = map_tensors(Tensor.cpu, (outputs, targets))
-        self.values = labels_of(self.targets)
-        if not self.values.is_floating_point():
-            self.values = self.values.long()
+
+    @cached_property
+    def values(self) -> Tensor:
+        """The labels, whole numbers as int64; ``ValueError`` for targets without labels."""
+        labels = labels_of(self.targets)
+        return labels if labels.is_floating_point() else labels.long()
 
     def losses(self, values: Tensor | None = None, outputs: float | None = None) -> Tensor | None:
         """Losses ``[rows]`` with other targets and outputs; ``None`` where they are refused."""
