@@ -28,6 +28,9 @@ DIGITS = 15
 """Digits that a float64 tells apart: whole numbers of more digits are read as words."""
 SCALES = {"k": 1e3, "m": 1e6, "mio": 1e6, "mn": 1e6, "b": 1e9, "bn": 1e9, "mrd": 1e9}
 """What stands behind thousands, millions and billions, in lower case and without a point."""
+MONTHS = frozenset("jan feb mar apr may jun jul aug sep oct nov dec january february march".split())
+MONTHS |= frozenset("april june july august september october november december".split())
+"""What stands beside the number of a year or a day, and is no unit."""
 ORDINALS = ("st", "nd", "rd", "th")
 SHARES = {"%": 0.01, "‰": 0.001}
 LONG = 50
@@ -99,8 +102,12 @@ def number(word: str, comma: bool) -> Number | None:
     found = _NUMBER.fullmatch("".join(bracketed.groups()) if bracketed else text)
     if found is None or (found["before"] and found["after"]) or found["after"] in ORDINALS:
         return None
-    signs = [*filter(None, (found["sign"], found["inner"], found["last"], bracketed and "-"))]
+    named = {found["before"].lower(), found["after"].lower()} & MONTHS
+    if named or (found["last"] and (found["after"] or found["scale"])):  # as Jan 2022, or 3-bed
+        return None
     group, whole, rest = found["group"], found["whole"], found["rest"] or ""
+    last = "" if rest in (".", ",") else found["last"]  # in prices "12.-" is no minus
+    signs = [*filter(None, (found["sign"], found["inner"], last, bracketed and "-"))]
     if group is None and "," in whole:  # 1,23,456
         group = ","
     decimal, decimals = "," if comma else ".", rest[1:]

@@ -68,6 +68,8 @@ def read_parquet(path: Path) -> pd.DataFrame:
         raise ModuleNotFoundError(
             f"{path} needs the package pyarrow: install it, or give a CSV file"
         ) from error
+    except ValueError as error:  # as pyarrow says of a damaged file, without its path
+        raise OSError(str(error)) from error
 
 
 def listed(texts: Sequence[str], most: int = SHOWN) -> str:
@@ -155,7 +157,13 @@ class TextSource:
             )
         self.separator = _separator(sample)
         self.comma = self.separator == ";"
-        self.names = [name.strip() for name in next(self._records(), [])]
+        try:
+            self.names = [name.strip() for name in next(self._records(), [])]
+        except csv.Error as error:
+            raise ValueError(
+                f"{path} has a quote in its header that does not end before a separator ({error}):"
+                " give a CSV file whose first line has the names of its columns"
+            ) from error
 
     def chunks(self) -> Iterator[list[Any]]:
         """Columns of up to `CHUNK` rows, without rows of another length than the header."""
