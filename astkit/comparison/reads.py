@@ -18,6 +18,7 @@ from dataclasses import is_dataclass
 from datetime import date, timedelta
 from enum import Enum
 from functools import cached_property, partial, partialmethod
+from inspect import getattr_static
 from pathlib import PurePath
 from types import CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
@@ -148,7 +149,9 @@ class Reads:
             return [(each, getattr(value, each)) for each in INSIDE if hasattr(value, each)]
         kind = value if isinstance(value, type) else type(value)
         own = is_own(kind.__module__)
-        if hasattr(value, "__qualname__") and not (own and kind is value):
+        # without asking objects, whose __getattr__ may raise anything
+        named = getattr_static(value, "__qualname__", None) is not None
+        if named and not (own and kind is value):
             return None
         model = isinstance(value, nn.Module) and next(value.parameters(), None) is not None
         data = isinstance(value, Dataset | DataLoader) or hasattr(type(value), "__getitem__")
@@ -225,14 +228,15 @@ def _code(code: CodeType) -> str:
 
 def _content(value: Any) -> Any:
     """A value that counts as a whole: its hash, name or type; of a large one `SAMPLED` elements."""
-    with suppress(AttributeError, TypeError, RuntimeError):  # sparse, or without storage
+    with suppress(Exception):  # sparse, without storage, or of somebody's own kind
         flat = value.reshape(-1)
         flat = flat[:: max(1, len(flat) // SAMPLED)] if value.nbytes > LARGEST else flat
         if isinstance(value, np.ndarray) and not value.dtype.hasobject:
             return [str(value.dtype), *value.shape, _hash(flat.tobytes())]
         if isinstance(value, Tensor):
             return [str(value.dtype), *value.shape, plain(flat)[-1]]
-    return getattr(value, "__qualname__", f"{TYPE}{type(value).__qualname__}")
+    named = getattr_static(value, "__qualname__", None) is not None
+    return value.__qualname__ if named else f"{TYPE}{type(value).__qualname__}"
 
 
 def _hash(content: bytes) -> str:

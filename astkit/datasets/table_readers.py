@@ -28,8 +28,9 @@ DIGITS = 15
 """Digits that a float64 tells apart: whole numbers of more digits are read as words."""
 SCALES = {"k": 1e3, "m": 1e6, "mio": 1e6, "mn": 1e6, "b": 1e9, "bn": 1e9, "mrd": 1e9}
 """What stands behind thousands, millions and billions, in lower case and without a point."""
-MONTHS = frozenset("jan feb mar apr may jun jul aug sep oct nov dec january february march".split())
-MONTHS |= frozenset("april june july august september october november december".split())
+_YEAR: tuple[str, ...] = ("january", "february", "march", "april", "may", "june", "july", "august")
+_YEAR += ("september", "october", "november", "december")
+MONTHS = frozenset(part for name in _YEAR for part in (name, name[:3]))
 """What stands beside the number of a year or a day, and is no unit."""
 ORDINALS = ("st", "nd", "rd", "th")
 SHARES = {"%": 0.01, "‰": 0.001}

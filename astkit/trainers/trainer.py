@@ -531,8 +531,12 @@ class Trainer:
     def _record(self, batch: Batch, result: StepResult) -> StepRecord:
         """Metrics of a step, with values that may be on the device."""
         losses, chosen = result.losses, result.selection
-        loss = losses.nanmean() if self.optimisation.ignores else losses.mean()
-        if chosen is not None:
+        if chosen is None:
+            loss = losses.nanmean() if self.optimisation.ignores else losses.mean()
+        elif self.optimisation.ignores:  # chosen without scores, rows may have no label
+            share = (chosen.weight * ~losses.isnan()).sum() / chosen.weight.sum()
+            loss = (losses.nan_to_num() * chosen.weight).sum() / (chosen.total * share)
+        else:
             loss = (losses * chosen.weight).sum() / chosen.total
         metrics = {
             "epoch": self.batches.epoch.number,

@@ -42,6 +42,8 @@ READ = {
     "enum": "class E(enum.Enum):\n    A = n\ndef it(o, y): return E.A.value * o",
     "many": "k = [*range(500), n]\ndef it(o, y): return k[o]",
     "set": "k = {'a', n}\ndef it(o, y): return o in k",
+    "mapping with attributes": "class D(dict): __getattr__ = dict.__getitem__\nd = D(k=n)\n"
+    "def it(o, y): return d",
     "tensor": "k = torch.tensor([1, n]).bfloat16()\ndef it(o, y): return k * o",
     "words": "k = np.array(['a', str(n)])\ndef it(o, y): return k[o]",
     "large": "k = np.zeros(2**24)\nk[0] = n\ndef it(o, y): return k[o]",

@@ -243,3 +243,14 @@ def test_a_label_of_nan_stops_a_gate_as_dense_training(controller, score, bad) -
     gate = Gate(0.5, score, controller)
     Trainer(model, data, policy=gate, epochs=2, criterion=masked, batch_size=64).run(progress=False)
     assert not torch.equal(model.weight, before)
+
+
+def test_the_loss_shown_of_rows_chosen_without_scores_is_that_of_labelled_ones() -> None:
+    class Even(Policy):
+        def choose(self, batch: Scored) -> Selection:
+            return Selection(torch.arange(0, batch.rows, 2))
+
+    data = TensorDataset(X, labels(-100))
+    model = nn.Linear(4, 3, dtype=torch.float64)
+    steps = build.trainer(model, data, policy=Even(), batch_size=32).run(progress=False).steps
+    assert all(0 < step["loss"] < 5 for step in steps)
