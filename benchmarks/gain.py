@@ -514,7 +514,8 @@ def foretell(spec: Run) -> dict[str, Any]:
     torch.set_num_threads(1)
     here = made(spec)
     found = forecast_of(here.train, here.validation)
-    line = found.lines[-1] if found.lines else {"gain": 0.0, "low": 0.0, "unit": ""}
+    chosen = [line for line in found.lines if line["chosen"]]
+    line = chosen[0] if chosen else {"gain": 0.0, "low": 0.0, "unit": ""}
     gain, error = line["gain"], (line["gain"] - line["low"]) / Z
     told = {"gain": gain, "error": error, "unit": line["unit"], "sentence": found.sentence}
     return {**told, "value": gain, "stamp": {"commit": stamp()["commit"]}}
