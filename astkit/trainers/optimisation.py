@@ -78,7 +78,7 @@ class Accumulated:
     Attributes:
         rows, pending: rows and batches since the latest step.
         total: sum of their normalisers; ``summed``: whether gradients are still to be divided.
-        missing: those of the rows that have no label.
+        missing: those of the rows that have no label, by their share of the weights.
         parameters: those of the model.
     """
 
@@ -353,7 +353,7 @@ class Optimisation:
         accumulated.total = accumulated.total + normaliser
         accumulated.rows += len(losses)
         if self.ignores:
-            accumulated.missing = accumulated.missing + losses.isnan().sum()
+            accumulated.missing = accumulated.missing + _unlabelled(losses, weight)
         return losses
 
     def _gradient(self, weight: Tensor | None, batch: Batch, divisor: float | Tensor) -> Tensor:
@@ -446,7 +446,8 @@ class Optimisation:
         self.accumulated.summed, self.finite.unread = False, True
         try:
             losses = self._backward(batch, weight, _above_0(normaliser))
-            share = 1 - losses.isnan().float().mean() if self.ignores else 1.0
+            gone = _unlabelled(losses, weight) if self.ignores else 0.0
+            share = 1 - gone / len(losses)
             with self.ledger.phase("optimizer"):
                 return losses, self._step(share)
         finally:
@@ -596,6 +597,14 @@ class Optimisation:
                 if name in accumulated["gradients"]:
                     gradient = accumulated["gradients"][name]
                     parameter.grad = torch.empty_like(parameter).copy_(gradient)  # likewise
+
+
+def _unlabelled(losses: Tensor, weight: Tensor | None) -> Tensor:
+    """How many rows have no label, each counting for its ``weight``, whose mean is 1 then."""
+    gone = losses.isnan()
+    if weight is None:
+        return gone.sum()
+    return len(losses) * (weight * gone).sum() / torch.where(weight.sum() > 0, weight.sum(), 1.0)
 
 
 def _above_0(total: float | Tensor) -> float | Tensor:

@@ -254,3 +254,19 @@ def test_the_loss_shown_of_rows_chosen_without_scores_is_that_of_labelled_ones()
     model = nn.Linear(4, 3, dtype=torch.float64)
     steps = build.trainer(model, data, policy=Even(), batch_size=32).run(progress=False).steps
     assert all(0 < step["loss"] < 5 for step in steps)
+
+
+def test_rows_without_a_label_count_by_their_weight_in_the_mean() -> None:
+    class Heavy(Policy):
+        def choose(self, batch: Scored) -> Selection:
+            weight = torch.where(batch.targets == -100, 3.0, 1.0).double()
+            return Selection(torch.arange(batch.rows), weight)
+
+    gradients = []
+    for policy in (Heavy(), None):
+        model = nn.Linear(4, 3, dtype=torch.float64)
+        nn.init.ones_(model.weight), nn.init.zeros_(model.bias)
+        options = {"policy": policy, "optimizer": build.sgd(model), "batch_size": 64}
+        build.trainer(model, TensorDataset(X, labels(-100)), **options).run(progress=False)
+        gradients.append(model.weight.detach() - 1)
+    torch.testing.assert_close(*gradients)
