@@ -173,6 +173,7 @@ def forecast(
             raise ValueError(
                 f"the target has no {target.label.name!r}, so no gain can be foretold: give rows"
                 " with labels, or see astkit.explain for what differs"
+                + "".join(f"; {note}" for note in target.notes)
             )
     elif date is not None:
         raise ValueError(f"date is {date!r}, and the data have no columns: give in_order=True")

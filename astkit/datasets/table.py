@@ -149,17 +149,16 @@ class Table(Dataset[tuple[Tensor, Tensor]]):
         known = self.label.known(wanted)
         self.labelled = bool(known.any())
         self.rows = torch.from_numpy(numbers)
+        missing = wanted.isna().to_numpy()
+        if self.labelled and missing.any():
+            self.notes.append(without(name, int(missing.sum())))
+        if (new := wanted[~known & ~missing]).size:
+            names = listed([repr(str(each)) for each in new.unique()], NAMED)
+            self.notes.append(
+                f"classes that no training row has, {'left out with' if self.labelled else 'in'}"
+                f" {len(new):,} of {len(wanted):,} rows: {names}"
+            )
         if self.labelled and not known.all():
-            missing = wanted.isna().to_numpy()
-            if missing.any():
-                self.notes.append(without(name, int(missing.sum())))
-            new = wanted[~known & ~missing]
-            if len(new):
-                names = listed([repr(str(each)) for each in new.unique()], NAMED)
-                self.notes.append(
-                    f"classes that no training row has, left out with {len(new):,} of"
-                    f" {len(wanted):,} rows: {names}"
-                )
             self.rows = self.rows[np.flatnonzero(known)]
             frame, wanted = frame[known].reset_index(drop=True), wanted[known]
         self.values = self.label.values(wanted)
