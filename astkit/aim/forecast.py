@@ -48,6 +48,7 @@ from astkit.progress import warn
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
+    from sklearn.pipeline import Pipeline
 
 FEWEST, FEWEST_OLD = 30, 12
 """Independent target rows, and old rows, below which nothing is foretold."""
@@ -73,6 +74,7 @@ class Forecast:
         notes: what reading left out, as sentences.
         flops: of features and estimators; trees are timed. ``seconds``: how long it took.
         in_order: whether folds go forward in time.
+        tables: old rows and target that `forecast` read; ``None`` of other data, and once loaded.
     """
 
     decision: Decision
@@ -83,6 +85,7 @@ class Forecast:
     flops: float = 0.0
     seconds: float = 0.0
     in_order: bool = False
+    tables: tuple[Table, Table] | None = field(default=None, repr=False, compare=False)
 
     @property
     def table(self) -> pd.DataFrame:
@@ -99,9 +102,26 @@ class Forecast:
         plots = import_module("astkit.widgets.target_plots")  # matplotlib is loaded for it only
         return plots.decisions(self.table)
 
+    def fit(self) -> Pipeline:
+        """Boosted trees of scikit-learn, fitted to the rows of both tables as decided.
+
+        A pipeline of two steps, which reads files and DataFrames as the old rows were read, and
+        predicts numbers or the label's words. joblib stores it, without rows that it was fitted to.
+        Raises ``ValueError`` where there are no tables.
+        """
+        if self.tables is None:
+            raise ValueError(
+                "the forecast knows no tables, as one of other data or one that was loaded: call"
+                " astkit.forecast(old, new, label=...) for it again"
+            )
+        fit = import_module("astkit.aim.fit")  # scikit-learn is loaded for it only
+        return fit.fitted(self.tables, self.decision, self.weights)
+
     def to_json(self) -> dict[str, Any]:
-        """Everything but the weights."""
-        return {**asdict(replace(self, weights=None)), "decision": self.decision.name}
+        """Everything but the weights and the tables."""
+        contents = asdict(replace(self, weights=None, tables=None))
+        del contents["tables"]
+        return {**contents, "decision": self.decision.name}
 
     @classmethod
     def from_json(cls, contents: Mapping[str, Any]) -> Self:
@@ -186,7 +206,8 @@ def forecast(
     sentence, seconds = found.sentence, time.perf_counter() - start
     if any("left out" in note for note in notes):
         sentence += "; reading left out rows or columns, see notes"
-    return replace(found, sentence=sentence, notes=notes, seconds=seconds)
+    tables = (train, target) if isinstance(train, Table) else None
+    return replace(found, sentence=sentence, notes=notes, seconds=seconds, tables=tables)
 
 
 def is_frame(data: Any) -> bool:
