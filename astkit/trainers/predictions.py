@@ -1,4 +1,4 @@
-"""What a trained model says of every row of some data: `Trainer.predict`."""
+"""What the model of a `Trainer` says of every row of some data: `Trainer.predict`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -27,13 +27,10 @@ from astkit.profiling.flops import BatchFlops, count_flops, shape_of
 from astkit.progress import announce
 from astkit.trainers.batches import length
 
-if TYPE_CHECKING:
-    from astkit.trainers.trainer import Trainer
-
 WHOLE = "pass the data set itself, or a loader that gives each row once and in order"
 
 
-def predict(trainer: Trainer, data: Any, probabilities: bool) -> Any:
+def predict(trainer: Any, data: Any, probabilities: bool) -> Any:
     """See `Trainer.predict`."""
     table = underlying(trainer.train_data)[0]
     label = table.label if isinstance(table, Table) else None
@@ -91,7 +88,7 @@ def _in_order(data: Any, device: torch.device) -> BatchSource:
     return source
 
 
-def _outputs(trainer: Trainer, source: Any) -> Any:
+def _outputs(trainer: Any, source: Any) -> Any:
     """Outputs for all rows on the CPU, of which each process computes its share."""
     model, device, ledger = trainer.model, trainer.device, trainer.ledger
     order = torch.arange(source.num_samples) if isinstance(source, Loader) else None
