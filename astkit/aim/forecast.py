@@ -355,11 +355,15 @@ def _foretell(
             past = past_of(sides, proxy, date, in_order, horizon)
         except NoMomentsError as reason:
             sides.notes.append(f"no earlier moments, since {reason}")
-    if past is not None and chosen.decision == BOTH and chosen.low <= 0 <= chosen.high:
-        possible = [each for each in found if _may_be_better(each, chosen, judge)]
-        better = past.better_than_both([each.decision for each in possible])
-        chosen = quoted = next((each for each in found if each.decision == better), quoted)
-    said = "" if past is None else past.sentence(chosen.decision, proxy.unit)
+    said = ""
+    if past is not None:
+        said = past.sentence(chosen.decision, proxy.unit)
+        if chosen.decision == BOTH and chosen.low <= 0 <= chosen.high:
+            possible = [each.decision for each in found if _may_be_better(each, chosen, judge)]
+            better = past.better_than_both(possible)
+            if better is not None:
+                chosen = quoted = next(each for each in found if each.decision == better)
+                said = past.sentence(better, proxy.unit, "over_both")
     decision, sentence = chosen.decision, answer(quoted, found, proxy.unit, judge.said, said)
     if isinstance(proxy, Trees) and _doubted(chosen, judge, proxy):
         decision = both_or_old(found).decision

@@ -133,17 +133,16 @@ class Past:
 
     def sentence(self, decision: Decision, unit: str, than: str = "gain") -> str:
         """As "better than the old rows at 9 of 10 earlier moments, by 19 % in the middle"."""
-        plain = decision if decision in PLAIN else BOTH
-        gains, _ = self.used(plain, than)
+        known = decision in PLAIN and (decision != OLD or than == "over_both")
+        gains, _ = self.used(decision if known else BOTH, than)
         won, count, digits = (gains > 0).sum(), len(gains), 0 if unit == RMSE else 1
+        if known and not won:
+            return f"never so before, at {count} earlier moments"
         other = "the old rows" if than == "gain" else "both"
         middle = float(np.median(gains))
         by = f"{abs(middle):.{digits}f} {unit.removesuffix(' of the RMSE')} in the middle"
-        if not won:
-            return f"never so before, at {count} earlier moments"
-        who = "" if decision == plain else "both was "
         which = f"{count} earlier" if count == self.count else f"the {count} latest"
-        said = f"{who}better than {other} at {won} of {which} moments"
+        said = f"{'' if known else 'both was '}better than {other} at {won} of {which} moments"
         return f"{said}, {'by' if middle >= 0 else 'worse by'} {by}"
 
     def notes(self) -> list[str]:

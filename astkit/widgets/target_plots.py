@@ -46,8 +46,9 @@ def moments(table: pd.DataFrame, past: pd.DataFrame, today: str | float) -> Pict
         style: dict[str, Any] = {"color": color, "alpha": alpha, "marker": marker}
         axis.plot(own["start"], own["gain"], linewidth=0.8, label=name, **style)
         axis.plot([here], shown.loc[[name], "gain"], **style)
-    gain, low, high = shown.loc["both", ["gain", "low", "high"]]
-    axis.errorbar([here], [gain], yerr=[[gain - low], [high - gain]], capsize=3, color=SELECTED)
+    own = shown.loc[["both"]]
+    errors = [own["gain"] - own["low"], own["high"] - own["gain"]]
+    axis.errorbar([here], own["gain"], yerr=errors, capsize=3, color=SELECTED)
     axis.axhline(0, color=SOFT, linewidth=0.8)
     axis.set_ylim(bottom=max(axis.get_ylim()[0], FAR))
     axis.axvline(here, color=INK, linewidth=0.8, linestyle=":")

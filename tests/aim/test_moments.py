@@ -183,6 +183,8 @@ def test_another_decision_than_both_takes_a_sign_test(
     past = past_of_gains(worth, both=[5.0, 4.0, 6.0] * 4, **gains)
     assert past.better_than_both(PLAIN) == better
     assert past.better_than_both([BOTH]) is None  # the folds exclude the others
+    if better is not None:
+        assert "better than both at 1" in past.sentence(better, RMSE, "over_both")
 
 
 @pytest.mark.parametrize(
@@ -192,6 +194,7 @@ def test_another_decision_than_both_takes_a_sign_test(
         ([-5.0, -1.0, 9.0], BOTH, "at 1 of 3 earlier moments, worse by 1 %"),
         ([-5.0, -1.0, -9.0], BOTH, "never so before, at 3 earlier moments"),
         ([5.0, -1.0, 9.0], WEIGHTED, "both was better than the old rows at 2 of 3"),
+        ([5.0, -1.0, 9.0], OLD, "both was better than the old rows at 2 of 3"),
     ],
 )
 def test_sentences(gains: list[float], decision: Decision, words: str) -> None:
