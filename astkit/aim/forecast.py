@@ -350,9 +350,10 @@ def _foretell(
         found = [found[0], found[2] if less > error else found[1]]
     chosen, quoted = choose(found, judge)
     past = None
-    if train_on_target and (date is not None or in_order):
+    told = train_on_target and sides.old.kind == TABLE and (date is not None or in_order)
+    if told and isinstance(proxy, Trees | Linear):
         try:
-            past = past_of(sides, proxy, date, in_order, horizon)
+            past = past_of(sides, proxy, date, horizon)
         except NoMomentsError as reason:
             sides.notes.append(f"no earlier moments, since {reason}")
     said = ""

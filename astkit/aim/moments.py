@@ -17,8 +17,9 @@ import torch
 
 from astkit import rng
 from astkit.aim.decisions import BOTH, OLD, PLAIN, Decision, gain
-from astkit.aim.proxies import RMSE, Linear, NGrams, Proxy, Trees
-from astkit.aim.rows import TABLE, Matrix, Rows
+from astkit.aim.differ import numbers
+from astkit.aim.proxies import RMSE, Linear, Trees
+from astkit.aim.rows import Matrix, Rows
 from astkit.aim.sides import Sides
 from astkit.datasets.dependence import Array
 from astkit.progress import Bar
@@ -164,27 +165,20 @@ class Past:
 
 
 def past_of(
-    sides: Sides,
-    proxy: Proxy,
-    date: str | None,
-    in_order: bool | None,
-    horizon: float | None = None,
+    sides: Sides, proxy: Trees | Linear, date: str | None, horizon: float | None = None
 ) -> Past:
     """What the plain decisions gained at earlier moments among the old rows.
 
     Args:
+        sides: rows of columns.
         proxy: the one that judges decisions today.
-        date: the column that orders the rows; else ``in_order`` says that they lie in order of
-            time, the target after the old rows.
+        date: the column that orders the rows; ``None``: they lie in order of time, the target after
+            the old rows.
         horizon: how long models are used, in days of a date, in units of a column of numbers, or in
             rows; by default as long as the target lasts.
 
     Raises `NoMomentsError` where there are none.
     """
-    if isinstance(proxy, NGrams) or sides.old.kind != TABLE:
-        raise NoMomentsError("only rows of columns have some")
-    if date is None and not in_order:
-        raise NoMomentsError("the rows have no date")
     if date is None:
         places = np.arange(len(sides.old) + len(sides.target), dtype=np.float64)
         old, new = np.split(places, [len(sides.old)])
@@ -195,7 +189,9 @@ def past_of(
     most = max(math.ceil(WORTH), min(MOST, int(WORK / (rows * columns * models))))
     groups = None if sides.old.groups is None else sides.old.groups.numpy()
     moments, worth = moments_of(old, new, horizon, groups, most, sides.seed)
-    y = _targets(sides.old) if sides.labels is None else sides.labels[0].numpy()
+    targets = sides.old.targets(torch.arange(len(sides.old)))
+    assert targets is not None
+    y = numbers(targets) if sides.labels is None else sides.labels[0].numpy()
     lines = []
     with Bar(total=len(moments), desc="earlier moments", unit="moment", leave=False) as bar:
         for moment in moments:
@@ -301,14 +297,12 @@ def judged(rows: Rows, y: Array, moment: Moment, proxy: Trees | Linear) -> list[
         places = len(weights) - len(rest) + np.arange(len(rest))
         losses[decision] = proxy.losses_of(x, y[np.concatenate(parts)], weights, places)
     own = np.arange(len(rest))
-    shared = {
-        "start": moment.start,
-        "rows": len(rest),
-        "old_over_recent": len(moment.old) / len(moment.recent),
-    }
+    ratio = len(moment.old) / len(moment.recent)
     return [
         {
-            **shared,
+            "start": moment.start,
+            "rows": len(rest),
+            "old_over_recent": ratio,
             "decision": decision.name,
             "gain": gain(losses[OLD], each, proxy.unit, own)[0],
             "over_both": gain(losses[BOTH], each, proxy.unit, own)[0],
@@ -332,9 +326,3 @@ def _inputs(rows: Rows, *parts: Array) -> list[Matrix]:
     table = rows.table.encoded(first)
     read = [table, *(rows.table.encoded(each, like=table) for each in others)]
     return [each.matrix(scaled=False) for each in read]
-
-
-def _targets(rows: Rows) -> Array:
-    targets = rows.targets(torch.arange(len(rows)))
-    assert targets is not None
-    return targets.reshape(len(targets), -1).double().numpy()
