@@ -113,7 +113,7 @@ class Table(Dataset[tuple[Tensor, Tensor]]):
             apart = [str(label), str(groups), *keep, *drop]
             drop += (named := identifiers(rows.frame, apart))
             self.notes += left_out(named)
-            if numbers := counters(rows.frame, apart):
+            if numbers := counters(rows, apart):
                 held = f"columns that number the rows are inputs: {', '.join(numbers)}"
                 self.notes.append(f"{held}; drop= leaves them out")
         self.group = groups if like is None else like.group
