@@ -107,6 +107,11 @@ def _tested(plan: Plan, pipeline: Any, test: Table) -> tuple[dict[str, Any], Ten
         places = [names.index(name) for name in pipeline.classes_]
         shares = torch.from_numpy(pipeline.predict_proba(test)).float()
         outputs[:, places] = shares.log().clamp_min(-1e9)
+    with torch.no_grad():
+        form = task.model(0).cpu().eval()(test.inputs(torch.arange(2)))
+    if not isinstance(form, Tensor) or form.numel() * len(test) != 2 * outputs.numel():
+        raise ValueError("the network gives other outputs than one number, or one a class")
+    outputs = outputs.reshape(-1, *form.shape[1:])
     evaluation = Evaluation(task.criterion, task.metrics, names is not None, KEPT)
     evaluation.add(Batch(None, outputs, test.values), outputs)
     return tested(evaluation.result(), task.source("test"), task)
