@@ -250,8 +250,8 @@ def forecast(
     if any("left out" in note for note in notes):
         sentence += "; reading left out rows or columns, see notes"
     tables = (train, target) if isinstance(train, Table) else None
-    told = {"sentence": sentence, "notes": [*notes, *found.notes], "seconds": seconds}
-    return replace(found, **told, tables=tables)
+    notes = [*notes, *found.notes]
+    return replace(found, sentence=sentence, notes=notes, seconds=seconds, tables=tables)
 
 
 def is_frame(data: Any) -> bool:
