@@ -106,6 +106,7 @@ def test_curves_are_means_with_bands_and_the_final_value_of_dense():
         assert len(axis.collections) == 2  # no band of the random control
         ends = axis.collections[1].get_paths()[0].vertices
         assert ends[:, 1].max() == pytest.approx(0.92)
+        assert (ends[:, 0].min(), ends[:, 0].max()) == pytest.approx((0.3 * scale, 1.5 * scale))
     words = "143 validation rows: mean of 2 seeds, shaded from the lowest to the highest"
     assert figure.get_suptitle() == words
     low, high = figure.axes[0].get_ylim()
