@@ -34,13 +34,8 @@ def test_bars_are_numbers_of_gates_without_plain_wires():
     counts = np.zeros(16, int)
     counts[[1, 3, 7]] = [10, 25, 5]
     (axis,) = pictures.gate_histogram(counts).axes
-    bars = dict(
-        zip(
-            [tick.get_text() for tick in axis.get_yticklabels()],
-            [bar.get_width() for bar in axis.patches],
-            strict=True,
-        )
-    )
+    names = [tick.get_text() for tick in axis.get_yticklabels()]
+    bars = dict(zip(names, [bar.get_width() for bar in axis.patches], strict=True))
     assert len(bars) == 15
     assert "a" not in bars
     assert list(bars.items())[-2:] == [("a or b", 5), ("a and b", 10)]  # the largest on top

@@ -71,18 +71,11 @@ def test_speeds_are_bars_and_their_interval_decides_what_they_are_called():
 
 @pytest.fixture
 def steps():
-    return pd.DataFrame(
-        [
-            {
-                "seed": seed,
-                "step": step,
-                "threshold": 2.0 / step,
-                "measured_rate": 0.1 * (step % 3) ** 2,
-            }
-            for seed in (0, 1)
-            for step in range(1, 61)
-        ]
+    step = np.arange(1, 61)
+    run = pd.DataFrame(
+        {"step": step, "threshold": 2 / step, "measured_rate": 0.1 * (step % 3) ** 2}
     )
+    return pd.concat([run.assign(seed=0), run.assign(seed=1)])
 
 
 def shade(axis, place=-1):
