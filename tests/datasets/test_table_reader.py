@@ -24,63 +24,6 @@ def written(folder: Path, text: str, encoding: str = "utf-8", name: str = "table
     return path
 
 
-def column(folder: Path, cells: list[str], separator: str = ",") -> pd.Series:
-    """The column ``a`` of a file with these cells, quoted, beside another column."""
-    lines = [f'"{cell}"{separator}{row}' for row, cell in enumerate(cells)]
-    text = "\n".join([f"a{separator}b", *lines]) + "\n"
-    return read_table(written(folder, text)).frame["a"]
-
-
-@pytest.mark.parametrize(
-    ("cells", "separator", "expected"),
-    [
-        (["1,5", "2,25"] * 40, ";", [1.5, 2.25]),
-        (["1,5", "12,25"] * 40, ",", [1.5, 12.25]),
-        (["1,500", "2,250"] * 40, ",", [1500, 2250]),
-        (["1,234,567", "12"] * 40, ",", [1234567, 12]),
-        (["1.234,50 €", "7,00 €"] * 40, ";", [1234.5, 7]),
-        (["$1,200.50", "$7"] * 40, ",", [1200.5, 7]),
-        (["-$3", "$+4"] * 40, ",", [-3, 4]),
-        (["12 kg", "1.5 kg"] * 40, ",", [12, 1.5]),
-        (["12%", "7%"] * 40, ",", [12, 7]),
-        (["1e3", "2.5E-1"] * 40, "\t", [1000, 0.25]),
-        (["3 000", "12 500"] * 40, "|", [3000, 12500]),
-    ],
-)
-def test_numbers_are_read_as_they_are_meant(tmp_path, cells, separator, expected):
-    assert column(tmp_path, cells, separator)[:2].tolist() == expected
-
-
-@pytest.mark.parametrize(
-    "cells",
-    [
-        [f"A{row}" for row in ROWS],
-        [str(10**25 + row) for row in ROWS],
-        [f"{row}+2j" for row in ROWS],
-        ["12 kg", "500 g"] * 40,
-        ["None", "Full"] * 40,
-        ["NA", "EU"] * 40,
-        ["True", "False"] * 40,
-        ["00501", "10001"] * 40,
-        ["05", "10"] * 40,
-        ["00501", "10001"] * 39 + ["00501-1234", "n/a"],
-    ],
-)
-def test_words_stay_as_they_are_written(tmp_path: Path, cells: list[str]) -> None:
-    assert column(tmp_path, cells).tolist() == cells
-
-
-@pytest.mark.parametrize("stray", ["n.a.", "kg", "unknown", "1.2.3"])
-def test_a_stray_word_among_numbers_is_missing_and_named(tmp_path: Path, stray: str) -> None:
-    cells = [stray if row == 3 else str(row * 1.5) for row in ROWS]
-    rows = read_table(written(tmp_path, "a,b\n" + "".join(f"{c},1\n" for c in cells)))
-    assert np.isnan(rows.frame["a"][3])
-    assert rows.frame["a"].notna().sum() == 79
-    assert rows.notes == [
-        f"column 'a': cells that are no number count as missing: {stray!r} in row 4"
-    ]
-
-
 @pytest.mark.parametrize(
     ("marks", "others", "said"),
     [
@@ -251,28 +194,6 @@ def test_a_later_table_is_read_as_the_first(tmp_path: Path) -> None:
     assert rows.frame["a"].tolist() == [2.5] * 9
     assert rows.frame["c"].isna().all()
     assert rows.notes == [f"{later} has further columns, left out: new"]
-
-
-@pytest.mark.parametrize(
-    ("first", "later", "value"),
-    [
-        (["1.5", "2"], ["1,5", "2"], 1.5),
-        (["12,5", "1,5"], ["1,500", "1,500"], 1.5),
-        (["2024-01-31", "2024-02-01"], ["31.01.2024", "01.02.2024"], pd.Timestamp("2024-01-31")),
-        (["03/04/2024", "13/04/2024"], ["03/04/2024", "04/04/2024"], pd.Timestamp("2024-04-03")),
-    ],
-)
-def test_a_later_table_may_be_written_otherwise(tmp_path, first, later, value):
-    """Where the first one's way does not read it; ambiguous cells are read as in the first."""
-    paths = []
-    for name, cells in (("first", first), ("later", later)):
-        text = "a,b\n" + "".join(f'"{cell}",1\n' for cell in cells * 40)
-        paths.append(written(tmp_path, text, name=f"{name}.csv"))
-    one = read_table(paths[0])
-    other = read_table(paths[1], one.columns)
-    assert other.notes == []
-    assert other.frame["a"][0] == value
-    assert other.frame["a"].dtype == one.frame["a"].dtype
 
 
 def test_columns_of_a_frame_keep_what_they_hold() -> None:
