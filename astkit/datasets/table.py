@@ -318,6 +318,17 @@ class Table(Dataset[tuple[Tensor, Tensor]]):
         taken.groups = None if self.groups is None else self.groups[rows.numpy()]
         return taken
 
+    def encoded(self, rows: Tensor, like: Self | None = None) -> Self:
+        """The selected ``rows``, int64 ``[n]``, encoded anew by what they hold, or ``like`` others.
+
+        Nothing of further rows, such as their words and medians, is in the inputs.
+        """
+        taken = self.take(rows)
+        taken.notes = []
+        taken.encoder = copy.deepcopy(self.encoder) if like is None else like.encoder
+        taken._encode(fit=like is None)
+        return taken
+
     def extended(self, other: Any) -> Self:
         """These rows and those of ``other``, a `Table` that is ``like`` this one.
 
