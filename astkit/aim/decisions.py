@@ -264,27 +264,32 @@ def in_words(decision: Decision) -> str:
     return SAID.get(decision.name, f"train on {decision.name}")
 
 
-def answer(quoted: Judgement, found: Sequence[Judgement], unit: str, judged: str) -> str:
+def answer(
+    quoted: Judgement, found: Sequence[Judgement], unit: str, judged: str, past: str = ""
+) -> str:
     """What to train on, and by how much that is better, in one line.
 
-    ``unit``: see `gain`; ``judged``: see `Judge.said`.
+    ``unit``: see `gain`; ``judged``: see `Judge.said`; ``past``: what earlier moments say of it.
     """
     said = f"forecast: {in_words(quoted.decision)}"
     digits = {POINTS: 1, RMSE: 0}.get(unit, 2)
     short = unit.removesuffix(" of the RMSE")
+    if past:
+        judged = f"on the target's own folds, and {past}"
     if quoted.decision == OLD and found[-1].decision.times:
         return f"{said}: nothing else is better, {judged}"
     told = found[-1] if quoted.decision == OLD else quoted
     value, low, high = (f"{each:.{digits}f}" for each in (told.gain, told.low, told.high))
     if quoted.decision == OLD:
         return f"{said}: no gain of weights can be told [{low}, {high}] {short}, {judged}"
-    if quoted.low <= 0:
-        return f"{said}, whose gain cannot be told yet [{low}, {high}] {short}, {judged}"
+    if quoted.low <= 0 and (not past or quoted.gain < 0):
+        comma = "" if past else ","
+        return f"{said}, whose gain cannot be told yet [{low}, {high}] {short}{comma} {judged}"
     better = {
         POINTS: f"accuracy {value} points higher",
         RMSE: f"RMSE {value} % lower",
     }.get(unit, f"{value} {unit} less")
-    return f"{said}: {better} [{low}, {high}], {judged}"
+    return f"{said}: {better} [{low}, {high}]{'' if past else ','} {judged}"
 
 
 def _simplest(found: Sequence[Judgement], gains: Sequence[tuple[float, float]]) -> Judgement:

@@ -29,15 +29,18 @@ from astkit.aim.decisions import (
     Decision,
     Judge,
     Judgement,
+    Z,
     answer,
     both_or_old,
     choose,
     in_words,
 )
 from astkit.aim.differ import WeightsOf, find_shift
+from astkit.aim.moments import NoMomentsError, past_of
 from astkit.aim.proxies import Linear, Trees, proxy_of
 from astkit.aim.rows import TABLE, TEXTS, TOKENS, FeaturesOf
 from astkit.aim.sides import Sides, sides_of
+from astkit.checks import ABOVE_0, check_number
 from astkit.datasets.facts import within
 from astkit.datasets.joined import divide_joined
 from astkit.datasets.loader import old_rows
@@ -73,6 +76,8 @@ class Forecast:
         notes: what reading left out, as sentences.
         flops: of features and estimators; trees are timed. ``seconds``: how long it took.
         in_order: whether folds go forward in time.
+        past: a mapping for each earlier moment and decision, see `moments`; ``today``: where the
+            target begins, on their scale.
     """
 
     decision: Decision
@@ -83,20 +88,50 @@ class Forecast:
     flops: float = 0.0
     seconds: float = 0.0
     in_order: bool = False
+    past: Sequence[Mapping[str, Any]] = field(default=(), repr=False)
+    today: str | float | None = None
 
     @property
     def table(self) -> pd.DataFrame:
-        """The ``lines``."""
+        """The ``lines``.
+
+        With earlier moments ``won``, at how many of them a decision was better than the old rows,
+        ``past``, its mean gain at these, and the 95 % interval of one more moment from ``past_low``
+        to ``past_high``.
+        """
         import pandas as pd
 
         columns = ["decision", "gain", "low", "high", "unit", "proxy", "chosen"]
+        if self.past:  # what matters most in the first 80 letters
+            columns[4:] = ["won", "past", "past_low", "past_high", "chosen", "unit", "proxy"]
         # short, so that a terminal shows all columns
         lines = [{**each, "unit": each["unit"].replace("of the ", "")} for each in self.lines]
         return pd.DataFrame(lines, columns=columns)
 
+    @property
+    def moments(self) -> pd.DataFrame | None:
+        """What decisions gained at earlier moments, a row for each moment and decision.
+
+        Its ``start``, a date, a number or the place of a row; ``rows`` that were judged,
+        ``old_over_recent`` rows, and the ``gain`` over old and ``over_both``. ``None`` without
+        moments.
+        """
+        import pandas as pd
+
+        if not self.past:
+            return None
+        found = pd.DataFrame(self.past)
+        dates = isinstance(self.today, str)
+        return found.assign(start=pd.to_datetime(found["start"])) if dates else found
+
     def plot(self) -> Figure:
-        """The expected gain of each decision."""
+        """The gain of each decision along time, if there are earlier moments, or the expected one.
+
+        It says whether training anew is worth it, and whether it has been.
+        """
         plots = import_module("astkit.widgets.target_plots")  # matplotlib is loaded for it only
+        if self.past:
+            return plots.moments(self.table, self.moments, self.today)
         return plots.decisions(self.table)
 
     def to_json(self) -> dict[str, Any]:
@@ -109,7 +144,7 @@ class Forecast:
         return cls(**{**contents, "decision": DECISIONS[contents["decision"]]})
 
     def __repr__(self) -> str:
-        table = [self.table.to_string(index=False)] if self.lines else []
+        table = [self.table.to_string(index=False, line_width=80)] if self.lines else []
         return "\n".join([self.sentence, *(f"- {note}" for note in self.notes), *table])
 
 
@@ -129,6 +164,7 @@ def forecast(
     date: str | None = None,
     features: FeaturesOf | None = None,
     classes: bool | None = None,
+    horizon: float | None = None,
     seed: int = 0,
 ) -> Forecast:
     """Foretell what training on old rows, target rows, or both in which share would gain.
@@ -155,10 +191,17 @@ def forecast(
             texts and tables.
         classes: whether whole-number targets name classes, not counts or ages; by default it is
             guessed, see `class_labels`.
+        horizon: how long a model is to be used, for earlier moments, see `astkit.aim.moments`: days
+            of a date, units of a date that is a number, or rows; by default as long as the target
+            lasts.
 
+    Where old rows and target have a date, or ``in_order`` says that the target's rows follow the
+    old ones in time, the answer also says at how many earlier moments it would have been right.
     Raises ``ValueError`` for data that cannot be read, a target without labels, and a date of rows
     that are in no order.
     """
+    if horizon is not None:
+        check_number("horizon", horizon, ABOVE_0)
     if date is not None and in_order is False:
         raise ValueError(f"date is {date!r} and in_order is False: leave the date out, or in_order")
     start = time.perf_counter()
@@ -182,11 +225,11 @@ def forecast(
     if date is not None and features is not None:
         raise ValueError(f"date is {date!r}, and features has no columns: give in_order=True")
     sides = sides_of(train, target, features, classes, seed)
-    found = foretell(sides, train_on_target, in_order=in_order, date=date)
+    found = foretell(sides, train_on_target, in_order=in_order, date=date, horizon=horizon)
     sentence, seconds = found.sentence, time.perf_counter() - start
     if any("left out" in note for note in notes):
         sentence += "; reading left out rows or columns, see notes"
-    return replace(found, sentence=sentence, notes=notes, seconds=seconds)
+    return replace(found, sentence=sentence, notes=[*notes, *found.notes], seconds=seconds)
 
 
 def is_frame(data: Any) -> bool:
@@ -202,15 +245,16 @@ def foretell(
     unseen: Tensor | None = None,
     in_order: bool | None = None,
     date: str | None = None,
+    horizon: float | None = None,
 ) -> Forecast:
-    """The forecast for two sides; for ``unseen`` see `input_test`.
+    """The forecast for two sides; for ``unseen`` see `input_test`, for others `forecast`.
 
     Raises `TooCostlyError` where it would take more FLOPs than ``most``.
     """
     start = time.perf_counter()
     with _few_threads(sides):
         try:
-            found = _foretell(sides, train_on_target, most, unseen, in_order, date)
+            found = _foretell(sides, train_on_target, most, unseen, in_order, date, horizon)
         except _CannotTellError as reason:
             found = cannot_tell(sides, train_on_target, str(reason))
     seconds = time.perf_counter() - start
@@ -248,6 +292,7 @@ def _foretell(
     unseen: Tensor | None,
     in_order: bool | None,
     date: str | None,
+    horizon: float | None,
 ) -> Forecast:
     if len(sides.old) < FEWEST_OLD:
         raise _CannotTellError(f"there are {len(sides.old)} old rows, fewer than {FEWEST_OLD}")
@@ -304,18 +349,46 @@ def _foretell(
         less, error = judge.gain(found[1].losses, found[2].losses)
         found = [found[0], found[2] if less > error else found[1]]
     chosen, quoted = choose(found, judge)
-    decision, sentence = chosen.decision, answer(quoted, found, proxy.unit, judge.said)
+    past = None
+    told = train_on_target and sides.old.kind == TABLE and (date is not None or in_order)
+    if told and isinstance(proxy, Trees | Linear):
+        try:
+            past = past_of(sides, proxy, date, horizon)
+        except NoMomentsError as reason:
+            sides.notes.append(f"no earlier moments, since {reason}")
+    said = ""
+    if past is not None:
+        said = past.sentence(chosen.decision, proxy.unit)
+        if chosen.decision == BOTH and chosen.low <= 0 <= chosen.high:
+            possible = [each.decision for each in found if _may_be_better(each, chosen, judge)]
+            better = past.better_than_both(possible)
+            if better is not None:
+                chosen = quoted = next(each for each in found if each.decision == better)
+                said = past.sentence(better, proxy.unit, "over_both")
+    decision, sentence = chosen.decision, answer(quoted, found, proxy.unit, judge.said, said)
     if isinstance(proxy, Trees) and _doubted(chosen, judge, proxy):
         decision = both_or_old(found).decision
         trees_say = f"trees say {in_words(chosen.decision)}, {judge.said}"
         rows = in_words(decision)
         sentence = f"forecast: cannot tell, it depends on the model: {trees_say}: {rows}"
+    more = {"unit": proxy.unit, "proxy": proxy.name}
     lines = [
-        each.line(unit=proxy.unit, proxy=proxy.name, chosen=each.decision == chosen.decision)
+        {
+            **each.line(**more, chosen=each.decision == chosen.decision),
+            **({} if past is None else past.line(each.decision)),
+        }
         for each in found
     ]
     made = carried_out(sides, decision, sentence, train_on_target, weights_of)
-    return replace(made, lines=lines)
+    if past is None:
+        return replace(made, lines=lines)
+    return replace(made, lines=lines, past=past.lines, today=past.today, notes=past.notes())
+
+
+def _may_be_better(each: Judgement, both: Judgement, judge: Judge) -> bool:
+    """Whether the folds do not show that a decision is worse than both."""
+    value, error = judge.gain(both.losses, each.losses)
+    return value + Z * error >= 0
 
 
 def _doubted(chosen: Judgement, judge: Judge, trees: Trees) -> bool:
@@ -382,24 +455,31 @@ def forecast_of(
     features: FeaturesOf | None = None,
     classes: bool | None = None,
     most: float = math.inf,
+    horizon: float | None = None,
+    given: Forecast | None = None,
 ) -> Forecast:
     """The forecast for data sets, made once; see `forecast`.
 
     ``target``: rows that weigh those of ``data``; ``None`` for `joined` data, whose target may be
     trained on. ``most``: FLOPs that it may take, else it is told that these are not spent.
+    ``given``: one of the same old rows, which is carried out. Raises ``ValueError`` for one of
+    other rows.
     """
-    data = _held(data)  # a run of a comparison knows the data of its loaders
-    whole = data if target is None else _held(target)
+    data = held_data(data)  # a run of a comparison knows the data of its loaders
+    whole = data if target is None else held_data(target)
     try:
         known = _known.setdefault(data, WeakKeyDictionary()).setdefault(whole, {})
     except TypeError:  # of lists there are no weak references
         known = {}
     found = known.get((features, classes))
+    if given is not None:
+        old = old_rows(data) if target is None else len(data)
+        found = known[features, classes] = _resized(given, old, len(data) - old)
     if found is None or found.flops > most:
         old, new = divide_joined(data) if target is None else (data, whole)
         sides = sides_of(old, new, features, classes)
         try:
-            found = foretell(sides, target is None, most)
+            found = foretell(sides, target is None, most, horizon=horizon)
         except TooCostlyError as reason:  # another run may afford it
             found = cannot_tell(sides, target is None, str(reason))
             warn(found.sentence)
@@ -408,7 +488,22 @@ def forecast_of(
     return found
 
 
-def _held(data: Any) -> Any:
+def _resized(found: Forecast, old: int, new: int) -> Forecast:
+    """A forecast for ``old`` rows and ``new`` ones of a target, which may be fewer than it knew."""
+    if found.weights is None:
+        return found
+    weights, rest = found.weights[:old], found.weights[old:]
+    of_target = rest[:1].expand(new)
+    if len(weights) < old or bool(rest.ne(of_target[:1]).any()) or (new and not len(rest)):
+        raise ValueError(
+            f"forecast is of {len(found.weights):,} rows, and train has {old:,} before those of the"
+            " target: give one of the same old rows and a target that may be trained on"
+        )
+    weights = torch.cat([weights, of_target])
+    return replace(found, weights=weights / weights.mean())
+
+
+def held_data(data: Any) -> Any:
     """The data set that loaders hold as a whole, or ``data`` themselves."""
     while (held := within(data)) is not None and held.known and held.rows is None:
         data = held.data

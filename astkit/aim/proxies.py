@@ -70,13 +70,16 @@ class _Fitted:
         The model is fitted with ``weights``, float64 ``[sample + M]``; rows of weight 0 leave no
         trace in it.
         """
-        judged = judged + len(self.sides.sample)
+        return self.losses_of(self.x, self.y, weights, judged + len(self.sides.sample))
+
+    def losses_of(self, x: Matrix, y: Array, weights: Array, judged: Array) -> Array:
+        """The same of any rows, for ``weights [n]`` and rows ``judged`` of ``x`` and ``y``."""
         used = np.flatnonzero(weights > 0)
         own = weights[used] / weights[used].mean()
-        y, wanted = self.y[used], self.y[judged]
-        if self.classes and len(np.unique(y)) == 1:
-            return 100.0 * (y[0] != wanted)
-        said = self.predict(self.x[used], y, own, self.x[judged])
+        fitted, wanted = y[used], y[judged]
+        if self.classes and len(np.unique(fitted)) == 1:
+            return 100.0 * (fitted[0] != wanted)
+        said = self.predict(x[used], fitted, own, x[judged])
         if self.classes:
             return 100.0 * (said != wanted)
         return ((said.reshape(len(judged), -1) - wanted) ** 2).mean(1)

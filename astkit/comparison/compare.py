@@ -21,6 +21,7 @@ from filelock import FileLock, Timeout
 from torch import Tensor, nn
 
 from astkit.aim.auto import Auto
+from astkit.aim.forecast import Forecast
 from astkit.aim.policy import Aim
 from astkit.checks import ABOVE_0, check_number, check_types
 from astkit.comparison.plan import (
@@ -67,6 +68,7 @@ def compare(
     encoding: str | None = None,
     dtypes: Mapping[Any, Any] | None = None,
     policies: Sequence[str | Chosen] | str | Chosen = "auto",
+    forecast: Forecast | None = None,
     epochs: float | None = None,
     budget: Budget | None = None,
     seeds: int | Iterable[int] = 5,
@@ -110,6 +112,8 @@ def compare(
             divided, see `astkit.datasets.table_parts.divide_table`.
         policies: names, mappings ``{"name": ..., argument: value}`` or `Policy` objects; each run
             uses a copy.
+        forecast: one of `astkit.forecast` for the same old rows, which "aim" and "auto" carry out;
+            by default they make their own.
         epochs: of dense training; shorthand for ``budget=Budget(epochs=...)``; 5 by default, of a
             table up to 20, until there are 1,000 steps.
         budget: of dense training, in epochs, steps or FLOPs. If FLOPs cannot be counted and are not
@@ -164,6 +168,7 @@ def compare(
         budget=(budget, Budget | None),
         config=(config, TrainConfig | None),
         out=(out, str | Path | None),
+        forecast=(forecast, Forecast | None),
     )
     budget = _checked_budget(epochs, budget, epochs_of(data["train"], batch_size))
     data, notes = with_target(data)
@@ -199,6 +204,7 @@ def compare(
             seeds=numbers,
             folder=folder,
             resumable=out is not None,
+            forecast=forecast,
         )
         contents = {**train_plan(plan, check_baseline, notes), "smallest_gain": smallest_gain}
         report = Comparison(contents, folder / RECORDS, shared.train)

@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from astkit import rng
+from astkit.aim.forecast import Forecast
 from astkit.comparison.statistics import ALONE, BOTH, DENSE, NEAR, Entry
 from astkit.comparison.verdict import unit
 from astkit.datasets import BatchSource, Loader, as_loader
@@ -195,6 +196,7 @@ class Plan:
     seeds: list[int]
     folder: Path
     resumable: bool
+    forecast: Forecast | None = None
 
     dense: ClassVar[Method] = Method(DENSE, None)
 

@@ -165,6 +165,16 @@ def arguments(model: Callable[..., Any], x: Any, y: Any = None) -> tuple[tuple[A
     return (x,), {}
 
 
+def targets_after(batch: Batch, given: Batch) -> Any:
+    """Targets of ``batch`` after a pass of ``given``, a copy of it.
+
+    With a batch that is a single mapping, these are what the model wrote and what it took out too.
+    """
+    if given.y is not given.x:
+        return batch.y
+    return {**batch.y, **given.y} if isinstance(given.y, dict) else given.y
+
+
 def join(parts: list[Any]) -> Any:
     """Concatenate the outputs of consecutive parts of a batch.
 

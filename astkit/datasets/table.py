@@ -113,7 +113,7 @@ class Table(Dataset[tuple[Tensor, Tensor]]):
             apart = [str(label), str(groups), *keep, *drop]
             drop += (named := identifiers(rows.frame, apart))
             self.notes += left_out(named)
-            if numbers := counters(rows.frame, apart):
+            if numbers := counters(rows, apart):
                 held = f"columns that number the rows are inputs: {', '.join(numbers)}"
                 self.notes.append(f"{held}; drop= leaves them out")
         self.group = groups if like is None else like.group
@@ -316,6 +316,17 @@ class Table(Dataset[tuple[Tensor, Tensor]]):
         for name in ("values", "numbers", "codes", "rows"):
             setattr(taken, name, getattr(self, name)[rows])
         taken.groups = None if self.groups is None else self.groups[rows.numpy()]
+        return taken
+
+    def encoded(self, rows: Tensor, like: Self | None = None) -> Self:
+        """The selected ``rows``, int64 ``[n]``, encoded anew by what they hold, or ``like`` others.
+
+        Nothing of further rows, such as their words and medians, is in the inputs.
+        """
+        taken = self.take(rows)
+        taken.notes = []
+        taken.encoder = copy.deepcopy(self.encoder) if like is None else like.encoder
+        taken._encode(fit=like is None)
         return taken
 
     def extended(self, other: Any) -> Self:

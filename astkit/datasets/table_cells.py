@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -41,6 +41,10 @@ NO_END = np.datetime64("2262-01-01", "us")
 WAYS = 1_000
 """Ways of writing that are told apart, at most."""
 EIGHT = "%Y%m%d"
+OTHERWISE = (
+    "the table before was read in another way, by a guess that these cells disprove, and may be"
+    " wrong: read it with dtypes="
+)
 END = "dates from 2262 on are read as no end, a missing date"
 
 
@@ -62,6 +66,7 @@ class Column:
             and each number is multiplied by its own.
         factor: by which numbers with the unit are multiplied, such as 0.01 beside plain ones.
         negative: whether numbers in brackets are negative; not where all have brackets.
+        guess: whether cells could have been read otherwise, as days and months at a tie.
         loose: whether further tables may hold anything: no cell, or a person, said how it is read.
     """
 
@@ -72,7 +77,13 @@ class Column:
     scale: float = 1.0
     factor: float = 1.0
     negative: bool = True
+    guess: bool = False
     loose: bool = False
+
+    @property
+    def has_unit(self) -> bool:
+        """Whether something stands before or after its numbers."""
+        return bool(self.unit) or self.scale != 1
 
 
 def asked(name: str, kind: Any) -> Column:
@@ -104,7 +115,7 @@ def convert(
     Of words the values are their numbers, -1 for empty cells; new ones are added to ``known``.
     """
     if is_typed(cells):
-        if typed_as(cells) == column.kind == "number":
+        if typed_as(cells) == column.kind == "number" and not column.has_unit:
             return cells, {}
         if column.kind == "date" and cells.dtype.kind == "M":
             late = np.flatnonzero(cells >= NO_END)
@@ -128,7 +139,10 @@ def convert(
         gone = np.isnat(values)
         odd[END] = values >= NO_END
         values[odd[END]] = np.datetime64("NaT")
-    odd[f"cells that are no {column.kind} count as missing"] = gone & ~missing(words)
+    zeros = [column.format == EIGHT and not word.strip("0") for word in words]
+    odd[f"cells that are no {column.kind} count as missing"] = (
+        gone & ~missing(words) & ~np.array(zeros, bool)
+    )
     return values[codes], {
         why: [(place, words[codes[place]]) for place in _places(codes, each)]
         for why, each in odd.items()
@@ -208,6 +222,7 @@ class Way(NamedTuple):
     scale: float = 1.0
     brackets: bool = False
     sign: str = ""
+    behind: bool = False
 
     def is_read(self, column: Column) -> bool:
         """Whether it is a number as ``column`` writes them."""
@@ -252,7 +267,7 @@ def way_of(word: str) -> tuple[Way | None, float]:
         sign = "," if point is None else "."
     elif point.value != comma.value:  # the smaller one is that with decimals
         sign = "?," if abs(comma.value) < abs(point.value) else "?."
-    return Way(found.unit, found.scale, found.brackets, sign), abs(found.value)
+    return Way(found.unit, found.scale, found.brackets, sign, found.behind), abs(found.value)
 
 
 class Scan:
@@ -287,10 +302,15 @@ class Scan:
         """Look at the ``cells`` of the next rows."""
         self._count(cells)
         self.rows += len(cells)
+        if is_typed(cells) and self.like is not None and self.like.has_unit:
+            cells = _as_text(cells)
         if is_typed(cells):
             self.typed = Column(typed_as(cells))
             known = cells[cells == cells]
-            if self.typed.kind == "number" and ((known >= 1e7) & (known < 1e8)).all():
+            if (
+                self.typed.kind == "number"
+                and ((known == 0) | ((known >= 1e7) & (known < 1e8))).all()
+            ):
                 self._add_compact(_as_text(known), np.ones(len(known)))
             self.cells += len(known)
             return
@@ -317,10 +337,13 @@ class Scan:
 
     def _add_compact(self, words: Words, counts: Any) -> None:
         """Count cells such as 20240131, as long as all are."""
-        alike = self.compact == self.cells and all(len(word) == len("20240131") for word in words)
-        if alike and not np.isnat(dates(words, EIGHT)).any():
+        known = np.array([bool(word.strip("0")) for word in words], bool)  # zeros are missing
+        days = words[known]
+        alike = self.compact == self.cells and all(len(day) == len("20240131") for day in days)
+        values = dates(days, EIGHT) if alike else days
+        if alike and not np.isnat(values).any():
             self.compact += int(counts.sum())
-            self.eight = self.eight or next(iter(words), "")
+            self.eight = min(filter(None, [self.eight, *days]), default="")
 
     def _add_others(self, words: Words, counts: Any) -> None:
         """Count cells that are no plain numbers."""
@@ -373,7 +396,19 @@ class Scan:
         if like is None or own == like:
             return own
         same = (own.kind, own.unit, own.scale) == (like.kind, like.unit, like.scale)
-        if same and self.fitting(like) < self._least:
+        signed = (
+            own.negative
+            and not like.negative
+            and any(key[0] is not None and key[0].brackets for key in self._read(own))
+        )
+        if same and (signed or self.fitting(like) < self._least):
+            if like.guess and self.typed is None:
+                words = [
+                    word
+                    for word in self._words_of(own)
+                    if self._value(word, own) != self._value(word, like)
+                ]
+                self._note(OTHERWISE, own, words)
             return own
         self.notes = {}
         self._note_units(like)
@@ -383,9 +418,9 @@ class Scan:
         asked = self.asked
         if asked is not None and (asked.kind != "number" or self.typed is not None):
             return asked
-        if self.cells and self.compact == self.cells and asked is None:
+        if self.eight and self.compact == self.cells and asked is None:
             day = Column("date", format=EIGHT)
-            self._note("numbers of eight digits are read as dates", day, self.eight)
+            self._note("numbers of eight digits are read as dates", day, [self.eight])
             return day
         if self.typed is not None:
             return replace(self.typed, loose=not self.cells)
@@ -393,6 +428,11 @@ class Scan:
         if asked is not None or self.fitting(best) >= self._least:
             if asked is None and self.zeros and len(self.digits) == 1 < max(self.digits):
                 return Column("words")  # as 00501
+            ways = [key[0] for key in self._read(best)]
+            if asked is None and ways and all(way.behind and not way.sign for way in ways if way):
+                why = "read as words: a minus behind whole numbers says nothing where all have it"
+                self.notes = {why: repr(self._words_of(best)[0])}
+                return Column("words")
             self._note_units(best)
             return best
         self.notes = {}
@@ -400,7 +440,7 @@ class Scan:
         if self.fitting(day) >= self._least:
             if "%y" in day.format:
                 why = "years of two digits are those from 1969 to 2068"
-                self._note(why, day, self._words_of(day)[0])
+                self._note(why, day, self._words_of(day))
             return day
         self.notes = {}
         self._note_words(max(best, day, key=self.fitting))
@@ -428,11 +468,17 @@ class Scan:
         """Some of the words that ``column`` reads, or of all others."""
         return [word for tally in self._read(column, fits).values() for word in tally.words]
 
-    def _note(self, why: str, column: Column, word: str) -> None:
-        """Note how a ``word`` is read."""
-        values, _ = convert([word], replace(column, factor=1.0), {})
-        value = str(values[0])[:10] if column.kind == "date" else f"{values[0]:.10g}"
-        self.notes[why] = f"{word!r} as {value}"
+    def _note(self, why: str, column: Column, words: Sequence[str]) -> None:
+        """Note how one of ``words`` is read, one that is not missing if there is one."""
+        word = next((each for each in words if self._value(each, column)), words[0])
+        self.notes[why] = f"{word!r} as {self._value(word, column) or 'missing'}"
+
+    def _value(self, word: str, column: Column) -> str:
+        """What a ``word`` is read as; nothing if it is missing."""
+        value = convert([word], replace(column, factor=1.0), {})[0][0]
+        if value != value:
+            return ""
+        return str(value)[:10] if column.kind == "date" else f"{value:.10g}"
 
     # --- numbers -----------------------------------------------------------------------------
 
@@ -464,13 +510,15 @@ class Scan:
             column = self._with_sign(column, "." if "." in doubts else ",", proved)
         read = [(way, tally) for (way, _), tally in self._read(column).items() if way is not None]
         scales = {way.scale for way, _ in read}
+        bracketed = bool(read) and all(way.brackets for way, _ in read)
         plain = [each.most for way, each in read if not way.unit]
         shares = [each.most for way, each in read if way.unit in SHARES]
         return replace(
             column,
             scale=scales.pop() if len(scales) == 1 else 1.0,
             factor=SHARES[unit] if plain and shares and max(plain) <= 1 < max(shares) else 1.0,
-            negative=not read or not all(way.brackets for way, _ in read),
+            negative=not bracketed,
+            guess=column.guess or bracketed,
             loose=not self.cells or self.asked is not None,
         )
 
@@ -487,9 +535,9 @@ class Scan:
             comma = sign == "."
         else:
             comma = "," in proved if len(proved) == 1 else self.comma
-        column = replace(column, comma=comma)
-        if not proved or (grouped and sign in proved):
-            self._note(f"{sign!r} may stand before decimals or thousands, read", column, words[0])
+        column = replace(column, comma=comma, guess=not proved or (grouped and sign in proved))
+        if column.guess:
+            self._note(f"{sign!r} may stand before decimals or thousands, read", column, words)
         return column
 
     def _note_units(self, column: Column) -> None:
@@ -499,36 +547,50 @@ class Scan:
         units = [word for word, way in read.items() if way.unit]
         plain = [word for word, way in read.items() if not way.unit]
         scaled = [word for word, way in read.items() if way.scale != 1]
-        if plain and column.unit:
-            why = "cells with and without a unit are read alike"
-            if column.factor != 1:
-                why = f"cells with {column.unit} are read as {column.factor} times their number"
-            self.notes[why] = f"{(*units, column.unit)[0]!r} and {plain[0]!r}"
+        why = "cells with and without a unit are read alike"
+        if plain and units and column.factor != 1:
+            why = f"cells with {column.unit} are read as {column.factor} times their number"
+            self.notes[why] = f"{units[0]!r} and {plain[0]!r}"
+        elif plain and units:
+            self.notes[why] = f"{units[0]!r} and {plain[0]!r}"
+        elif plain and column.unit and column.factor == 1:  # as in a table that was read before
+            self.notes[why] = f"{plain[0]!r}, in the table before with {column.unit}"
         if scaled and column.scale == 1:
             why = "K, M and B multiply by a thousand, a million and a billion"
-            self._note(why, column, scaled[0])
+            self._note(why, column, scaled)
 
     # --- dates and words ---------------------------------------------------------------------
 
     def _date(self, proved: Collection[str]) -> Column:
         """The format of dates that explains most cells."""
+        import pandas as pd
+
         counts = {form: self.fitting(Column("date", format=form)) for form in self.formats}
         most = max(counts.values(), default=0)
         tied = [form for form, count in counts.items() if count == most]
         best = Column("date", format=tied[0] if tied else "")
         words = np.array(self._words_of(best), object)
         read = [dates(words, form) for form in tied]
-        differ = [len(set(each)) > 1 for each in zip(*read, strict=True)]
-        if not any(differ):
+        differ = np.array([len(set(each)) > 1 for each in zip(*read, strict=True)], bool)
+        if not differ.any():
             return best
+        whole = [pd.DatetimeIndex(each) for each in read]
+        parts = [
+            f"{part}s"
+            for part in ("day", "month", "year")
+            if len({tuple(getattr(each, part)) for each in whole}) > 1
+        ]
+        if "years" in parts:  # dates are rather past than to come
+            last = {form: np.datetime64(max(self.days[form]), "D").astype("M8[Y]") for form in tied}
+            tied = [form for form in tied if last[form] == min(last.values())]
         spreads = {form: _spread(self.days[form]) for form in tied}
-        first, second, *_ = sorted(tied, key=lambda form: spreads[form])
-        if 2 * spreads[first] >= spreads[second]:
+        first, *others = sorted(tied, key=lambda form: spreads[form])
+        if others and 2 * spreads[first] >= spreads[others[0]]:
             # no country writes the month first before a point
             days_first = (self.comma and "," in proved) or "." in tied[0]
             first = next((f for f in tied if f.startswith("%d" if days_first else "%m")), tied[0])
-        best = Column("date", format=first)
-        self._note("days and months may be exchanged, read", best, words[differ.index(True)])
+        best = Column("date", format=first, guess=True)
+        self._note(f"{' and '.join(parts)} may be exchanged, read", best, words[differ])
         return best
 
     def _note_words(self, best: Column) -> None:

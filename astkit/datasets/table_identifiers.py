@@ -12,6 +12,8 @@ import numpy as np
 if TYPE_CHECKING:
     import pandas as pd
 
+    from astkit.datasets.table_reader import TableRows
+
 LEAST = 50
 """Rows of a table from which on identifiers are looked for."""
 NEARLY = 0.99
@@ -53,13 +55,14 @@ def _are_of_one_form(words: list[str]) -> bool:
 
 
 def counters(
-    frame: pd.DataFrame, apart: Collection[str], target: pd.DataFrame | None = None
+    rows: TableRows, apart: Collection[str], target: pd.DataFrame | None = None
 ) -> list[str]:
-    """Columns of consecutive whole numbers, each once, but those ``apart``.
+    """Columns of consecutive whole numbers without units, each once, but those ``apart``.
 
     Not years, and not those in order of the rows that go on in the ``target``, as time does.
     """
-    found = []
+    found, frame = [], rows.frame
+    apart = [*apart, *(name for name, column in rows.columns.items() if column.unit)]
     for name in frame.select_dtypes("number").columns.difference([*apart], sort=False):
         values = frame[name].to_numpy()
         whole = np.sort(values)

@@ -190,7 +190,7 @@ def check_unread(**reading: Any) -> None:
 def _identifying(rows: TableRows, target: TableRows | None, apart: Sequence[str]) -> list[str]:
     """Columns that name the ``rows``, or number them beside those of a ``target``."""
     later = None if target is None else target.frame
-    return [*identifiers(rows.frame, apart), *counters(rows.frame, apart, later)]
+    return [*identifiers(rows.frame, apart), *counters(rows, apart, later)]
 
 
 def _aside(

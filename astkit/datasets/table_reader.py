@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 LARGEST = 3.4e38
 """The largest float32."""
-MARKS = [-99.0, *(sign * (10.0**digits - 1) for digits in range(3, 8) for sign in (-1, 1))]
+MARKS = [-99.0, *(sign * (10.0**digits - 1) for digits in range(3, 9) for sign in (-1, 1))]
 """Numbers that may stand for a missing one: -99, -999, 999, 9999 and so on."""
 LISTED = 30
 """Names of columns that a message holds."""
@@ -323,7 +323,7 @@ def _marks(values: np.ndarray[Any, Any]) -> str:
     spread = others.max() - others.min()
     away = np.maximum(others.min() - values, values - others.max())
     found, counts = np.unique(values[marked & (away > spread)], return_counts=True)
-    return listed([f"{each:g} in {n:,} rows" for each, n in zip(found, counts, strict=True)])
+    return listed([f"{each:.10g} in {n:,} rows" for each, n in zip(found, counts, strict=True)])
 
 
 def _too_large(name: str, values: np.ndarray[Any, Any]) -> list[str]:

@@ -27,7 +27,11 @@ MARKS = re.compile(r"#+|#[^\W_/ ]{2,}(/0)?[!?]|0{1,4}([-/.])00?\2 ?0{1,4}([ T]00
 DIGITS = 15
 """Digits that a float64 tells apart: whole numbers of more digits are read as words."""
 SCALES = {"k": 1e3, "m": 1e6, "mio": 1e6, "mn": 1e6, "b": 1e9, "bn": 1e9, "mrd": 1e9}
-"""What stands behind thousands, millions and billions, in lower case and without a point."""
+SCALES |= {"thousand": 1e3, "million": 1e6, "billion": 1e9}
+"""What stands behind thousands, millions and billions, in lower case and without a point.
+
+A small m or b is one only beside a currency: it may be a metre, or a bit.
+"""
 _YEAR: tuple[str, ...] = ("january", "february", "march", "april", "may", "june", "july", "august")
 _YEAR += ("september", "october", "november", "december")
 MONTHS = frozenset(part for name in _YEAR for part in (name, name[:3]))
@@ -47,7 +51,7 @@ _NUMBER = re.compile(
     r"(?P<whole>\d{1,3}(?P<group>[.,'\u00a0\u202f ])\d{3}(?:(?P=group)\d{3})*"
     r"|\d{1,2}(?:,\d\d)+,\d{3}|\d*)"
     r"(?P<rest>[.,]\d*)?(?P<power>[eE][-+]?\d+)?(?P<last>-?)"
-    r"\s*(?P<scale>(?:[kKMB]|[Mm]io\.?|[Mm]rd\.?|[bm]n)(?![^\W\d_]))?"
+    r"\s*(?P<scale>(?:[kKMB]|[Mm]io\.?|[Mm]rd\.?|[bm]n|thousand|[mb]illion|[mb](?=\s?[$€£¥₹]))(?![^\W\d_]))?"
     r"\s*(?P<after>[%‰°$€£¥₹]?[^\W\d_]{0,8}[²³]?(/[^\W\d_]{1,4}[²³]?)?)"
 )
 _CLOCK = re.compile(r"(\d{1,3}):([0-5]\d)(?::([0-5]\d(?:\.\d+)?))?(?:\s*([AaPp])\.?[Mm]\.?)?")
@@ -64,12 +68,13 @@ _NAMED = ("%d-%b-%Y", "%d-%b-%y", "%b-%d-%Y", "%b-%d-%y", "%b-%Y", "%b-%y", "%Y-
 
 
 class Number(NamedTuple):
-    """A number as it is written: its unit, what K or M multiply it by, whether in brackets."""
+    """A number as it is written: its unit, what K or M multiply it by, in brackets, as 5-."""
 
     value: float
     unit: str
     scale: float = 1.0
     brackets: bool = False
+    behind: bool = False
 
 
 def missing(words: Words) -> np.ndarray[Any, np.dtype[np.bool_]]:
@@ -101,13 +106,20 @@ def number(word: str, comma: bool) -> Number | None:
         return _hours(clock)
     bracketed = _BRACKETS.fullmatch(text)
     found = _NUMBER.fullmatch("".join(bracketed.groups()) if bracketed else text)
-    if found is None or (found["before"] and found["after"]) or found["after"] in ORDINALS:
+    if found is None:
         return None
-    named = {found["before"].lower(), found["after"].lower()} & MONTHS
-    if named or (found["last"] and (found["after"] or found["scale"])):  # as Jan 2022, or 3-bed
+    before, after, scaled = found["before"], found["after"], found["scale"] or ""
+    if before and after in ("m", "b") and not scaled:  # as £950m
+        scaled, after = after, ""
+    if (before and after) or after in ORDINALS:
+        return None
+    named = {before.lower(), after.lower()} & MONTHS
+    if named or (found["last"] and (after or scaled)):  # as Jan 2022, or 3-bed
         return None
     group, whole, rest = found["group"], found["whole"], found["rest"] or ""
     last = "" if rest in (".", ",") else found["last"]  # in prices "12.-" is no minus
+    if last and not rest and whole.startswith("0"):  # as 0501-
+        return None
     signs = [*filter(None, (found["sign"], found["inner"], last, bracketed and "-"))]
     if group is None and "," in whole:  # 1,23,456
         group = ","
@@ -116,16 +128,15 @@ def number(word: str, comma: bool) -> Number | None:
         whole, _, decimals = whole.partition(group)
     elif group == decimal or rest[:1] not in ("", decimal) or (group and whole.startswith("0")):
         return None
-    if rest in (".", ",") and found["after"]:  # as "2. Married"
+    if rest in (".", ",") and after:  # as "2. Married"
         return None
     digits = re.sub(r"\D", "", whole)
     if len(signs) > 1 or not (digits or decimals) or _is_long(text):
         return None
     value = float(f"{digits or '0'}.{decimals or '0'}{found['power'] or ''}")
     minus = signs == ["-"] and not bracketed
-    scale = SCALES[found["scale"].lower().rstrip(".")] if found["scale"] else 1.0
-    unit = found["before"] or found["after"]
-    return Number(-value if minus else value, unit, scale, bool(bracketed))
+    scale = SCALES[scaled.lower().rstrip(".")] if scaled else 1.0
+    return Number(-value if minus else value, before or after, scale, bool(bracketed), bool(last))
 
 
 def about(word: str) -> bool:

@@ -47,6 +47,7 @@ BINARY = 0.01
 LONGEST = 2**27
 """Characters of a cell, at most."""
 
+_APART = re.compile(r"/$|^__MACOSX/|(^|/)\.")
 _CONTROL = re.compile(r"[\0-\x08\x0e-\x1f]")
 
 
@@ -120,7 +121,7 @@ def unpacked(path: Path, mode: str, **options: Any) -> Any:
     if path.suffix.lower() != ".zip":
         return PACKED.get(path.suffix.lower(), open)(path, mode, **options)
     with ZipFile(path) as archive:
-        names = archive.namelist()
+        names = [name for name in archive.namelist() if not _APART.search(name)]
         if len(names) != 1:
             raise ValueError(f"{path} holds {len(names)} files: unpack it, and give one of them")
         file = archive.open(names[0])
@@ -269,7 +270,8 @@ class FrameSource:
             column = frame.iloc[:, place]
             days = "date" in str(column.dtype)
             if isinstance(column.dtype, pd.ArrowDtype) and (days or column.dtype.kind in "Om"):
-                column = column.astype(object).infer_objects()  # also durations and lists
+                cells = column.array.__arrow_array__().to_pylist()
+                column = pd.Series(cells)  # also durations and lists
             first = column.dropna().iloc[:1].tolist() if column.dtype == object else []
             if any(isinstance(cell, list | tuple | dict | set | np.ndarray) for cell in first):
                 self.apart[name] = "its cells are lists or mappings"

@@ -16,23 +16,20 @@ HELD = 0.15  # share of the validation rows, and of the test rows, if a folder h
 
 def digits(root: str | Path | None = None) -> dict[str, Any]:
     """Images of 8x8 pixels in 10 classes, and a network of two convolutions."""
-    parts = split("digits", root)
-    arguments = images(parts.train, parts.validation, parts.test, "digits_cnn", ())
-    return {**arguments, "config": TrainConfig(lr=3e-3)}
+    parts = images(**vars(split("digits", root)), model="digits_cnn", augment=())
+    return {**parts, "config": TrainConfig(lr=3e-3)}
 
 
 def fashion_mnist(root: str | Path | None = None) -> dict[str, Any]:
     """Fashion-MNIST below ``root`` (see data/README.md), and the original's CNN."""
-    parts = split("fashion_mnist", root)
-    arguments = images(parts.train, parts.validation, parts.test, "simple_cnn", ("flip",))
-    return {**arguments, "config": TrainConfig(lr=1e-3)}
+    parts = images(**vars(split("fashion_mnist", root)), model="simple_cnn", augment=("flip",))
+    return {**parts, "config": TrainConfig(lr=1e-3)}
 
 
 def cifar10(root: str | Path | None = None) -> dict[str, Any]:
     """CIFAR-10 below ``root`` (see data/README.md), and the original's CNN."""
-    parts = split("cifar10", root)
-    arguments = images(parts.train, parts.validation, parts.test, "simple_cnn", ("crop", "flip"))
-    return {**arguments, "config": TrainConfig(lr=1e-3)}
+    parts = images(**vars(split("cifar10", root)), model="simple_cnn", augment=("crop", "flip"))
+    return {**parts, "config": TrainConfig(lr=1e-3)}
 
 
 def folder(root: str | Path, size: int = 32) -> dict[str, Any]:

@@ -31,12 +31,13 @@ from astkit.gating.losses import (
     token_losses,
 )
 from astkit.gating.policy import Policy, as_policy
-from astkit.gating.selection import Scored, evaluating, unchanged
+from astkit.gating.selection import Scored, compare_again, evaluating, unchanged
 from astkit.gating.targets import Targets
 from astkit.interrupts import deferred_interrupt
 from astkit.profiling.energy import EnergyMeter
 from astkit.profiling.flops import BatchFlops, Costs, RowFlops, count_flops, shape_of
 from astkit.profiling.ledger import Ledger, synchronizer
+from astkit.progress import warn
 from astkit.trainers.batches import Batches, gives_new_tensors
 from astkit.trainers.checkpoint import Checkpoints, of_a_run
 from astkit.trainers.config import (
@@ -436,6 +437,7 @@ class Trainer:
             count=self._count_pass,
         )
         seen.ignores = self.optimisation.ignores
+        seen.masked = self.targets is not None and self.targets.masked
         return seen
 
     def count_flops(self, model: nn.Module, batch: Batch) -> BatchFlops:
@@ -458,8 +460,8 @@ class Trainer:
         with self.ledger.paused(), evaluating(self.model, self.device):
             metrics = () if self.validation is None else self.validator.metrics
             self.targets = check_batch(forward, self.criterion, batch, source, metrics)
-        self.batches.epoch.classes = self.targets.classes
-        self.batches.epoch.ignored = ignored_label(self.criterion)
+        ignored = None if self.targets.masked else ignored_label(self.criterion)
+        self.batches.epoch.read_labels(self.targets.classes, ignored)
         self.optimisation.ignores = self.targets.ignored
         if not self.targets.predicted:
             self.optimisation.watching = False  # outputs tell no class
@@ -609,6 +611,13 @@ class Trainer:
             self.optimisation.flush()
             self.policy.exchange()
         self.report()
+        if self.policy.plans and bool(self.optimisation.accumulated.unlabelled):
+            warn(
+                f"{type(self.policy).__name__} plans rows without a label too, since labels cannot"
+                " be read ahead: give the data set an attribute labels, or leave such rows out with"
+                " Subset(data, rows)"
+            )
+        compare_again(self.model)
         number = self.epoch + 1  # counted from 1
         self.batches.end_epoch()
         self.progress = self._spent()

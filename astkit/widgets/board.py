@@ -13,13 +13,13 @@ from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullFormatt
 from astkit.widgets.style import (
     COLOURS,
     INK,
+    LOOKS,
     PIXELS,
     SELECTED,
     SKIPPED,
     SOFT,
     WIDTH,
     Picture,
-    line,
     styled,
 )
 
@@ -28,6 +28,7 @@ BATCHES = 250  # maximum number of batches whose scores are kept
 WINDOW = 20  # shown points of the running mean over a pale noisy series
 DECADES = 5  # below the highest score, on a logarithmic axis
 NOISY = ("measured_rate", "loss")
+_COLOURS = {"threshold": INK, "rate": SOFT, "val_loss": SOFT, "flops_dense": LOOKS["dense"][0]}
 
 _TRAIN = ("threshold", "measured_rate", "rate", "loss", "flops", "flops_dense", "joules")
 CURVES: dict[str, tuple[str, dict[str, str]]] = {
@@ -153,18 +154,14 @@ class LiveBoard:
             if not self.series.get(name):
                 continue
             x, y = np.transpose(self.series[name])
-            style: dict[str, Any] = {**line(("this run", "dense")[place], markers=False), "lw": 1.2}
-            style["linestyle"] = ("-", "--")[place]
-            if panel == "threshold":
-                style["color"] = INK
-            elif place and name != "flops_dense":
-                style["color"] = SOFT
+            colour = _COLOURS.get(name, LOOKS["this run"][0])
             if name in NOISY:
-                axis.plot(x, y, color=style["color"], lw=0.7, alpha=0.35)
+                axis.plot(x, y, color=colour, lw=0.7, alpha=0.35)
                 mean = pd.Series(y).rolling(WINDOW, min_periods=1).mean()
                 y = mean.where(np.isfinite(y)).to_numpy()
                 label = f"{label}, mean of {WINDOW}"
-            axis.plot(x, y, label=label, marker="o" if len(x) == 1 else None, **style)
+            look: Any = {"color": colour, "lw": 1.2, "ls": ("-", "--")[place]}
+            axis.plot(x, y, label=label, marker="o" if len(x) == 1 else None, **look)
         whole = axis.get_xaxis_transform()  # from the lower end to the upper
         axis.vlines([event[0] for event in self.events], 0, 1, SOFT, ":", lw=0.8, transform=whole)
         axis.set_xlim(left=0)
@@ -179,7 +176,7 @@ class LiveBoard:
             right = axis.twinx()
             right.grid(False)
             right.spines["right"].set_visible(True)
-            look: Any = {"color": COLOURS[0], "lw": 1.4, "ls": ":"}
+            look = {"color": COLOURS[0], "lw": 1.4, "ls": ":"}
             right.plot(x, y, **look)
             right.yaxis.set_major_formatter(EngFormatter())
             right.set_ylim(0, 1.5 * max(y) or 1)  # else on the line of the FLOPs

@@ -22,6 +22,7 @@ from astkit.widgets.style import (
     HATCHES,
     INK,
     PAPER,
+    PIXELS,
     SELECTED,
     SKIPPED,
     SOFT,
@@ -187,8 +188,7 @@ def threshold_and_rate(
 
     Args:
         steps: columns ``step``, ``threshold``, ``measured_rate``; ``seed`` for several runs,
-            ``controller`` for several curves, ``stream``, the name of their input, and ``rate`` if
-            the set point is recorded per step.
+            ``controller`` for several curves, and ``rate`` if the set point is recorded per step.
         target: the set point of all steps.
         window: number of batches in the running mean of each seed's rate.
         shock: the step at which the stream changed, marked by a vertical line.
@@ -232,7 +232,7 @@ def threshold_and_rate(
     rate.set(title="activation rate" + over, ylabel="share of the batch", ylim=0)
     threshold.set(title="threshold", ylabel="score of a sample")
     shaded = "median of {} seeds, shaded from 5 % to 95 %"
-    name_seeds(figure, table["seed"].nunique(), shaded, *table.get("stream", [])[:1])
+    name_seeds(figure, table["seed"].nunique(), shaded)
     legend_outside(figure, rate)
     return figure
 
@@ -271,9 +271,9 @@ def image_rows(
     lines = [text.count("\n") + 1 for row in captions.values() for text in row]
     step = 1 + GAP + CAPTION / side * max(lines, default=0)
     height = len(rows) * step
-    figure = picture(height=height * side + 0.35 * bool(title), layout=None)
-    axis = figure.axes[0]
-    axis.set_position((0, 0, 1, height * side / figure.get_figheight()))
+    tall = height * side + 0.35 * bool(title)
+    figure = Picture(figsize=(WIDTH, tall), dpi=2 * PIXELS)  # a layout would be slower
+    axis = figure.add_axes((0, 0, 1, height * side / tall))
     axis.set(xlim=(-LABEL, width - LABEL), ylim=(height, 0), aspect="equal")
     axis.set_axis_off()
     kinds = list(dict.fromkeys(map(_kind, rows)))

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from io import BytesIO
 from textwrap import fill
-from typing import Any, Literal
+from typing import Any
 
 import matplotlib.style
 import numpy as np
@@ -54,22 +54,22 @@ styled = matplotlib.style.context(["default", LOOK])
 SELECTED, SKIPPED = "#00857A", "#B8860B"
 """Samples that a policy selects and skips; no policy has these colours."""
 
-LOOKS: dict[str, tuple[str, str]] = {
-    "dense": ("#004488", "o"),
-    "gate": ("#D55E00", "X"),
-    "batched gate": ("#D55E00", "X"),
-    "this run": ("#D55E00", "X"),
-    "auto": ("#85348A", "P"),
-    "random": ("#767676", "s"),
-    "aim": ("#117733", "D"),
-    "infobatch": ("#CC79A7", "v"),
-    "oracle": ("#000000", "*"),
-    "class_balanced": ("#661100", "^"),
-    "cached_loss": ("#D55E00", ">"),
-    "learned": ("#661100", "s"),
-    "weighted": ("#0086B3", "p"),
+LOOKS: dict[str, tuple[str, str, Any]] = {
+    "dense": ("#004488", "o", "-"),
+    "gate": ("#D55E00", "X", "--"),
+    "batched gate": ("#D55E00", "X", "--"),
+    "this run": ("#D55E00", "X", "--"),
+    "auto": ("#85348A", "P", "-."),
+    "random": ("#767676", "s", ":"),
+    "aim": ("#117733", "D", (0, (5, 1))),
+    "infobatch": ("#CC79A7", "v", (0, (3, 1, 1, 1))),
+    "oracle": ("#000000", "*", (0, (1, 1))),
+    "class_balanced": ("#661100", "^", "-"),
+    "cached_loss": ("#D55E00", ">", "--"),
+    "learned": ("#661100", "s", "-."),
+    "weighted": ("#0086B3", "p", ":"),
 }
-"""Colour and marker of every policy; the eight in most figures have colours of their own."""
+"""Colour, marker and dashes of every policy; the eight in most figures share no colour."""
 _others: dict[str, int] = {}  # names that are no policies, in the order of their first use
 
 
@@ -138,22 +138,10 @@ def animation(pictures: Iterable[Picture], fps: int = 8, dpi: float = 80) -> byt
 
 
 @styled
-def picture(
-    columns: int = 1,
-    rows: int = 1,
-    *,
-    width: float = WIDTH,
-    height: float = 3.4,
-    layout: Literal["constrained"] | None = "constrained",
-) -> Picture:
-    """An empty figure, ``width`` inches wide, with ``columns`` times ``rows`` axes.
-
-    A row is ``height`` inches. The axes are ``picture.axes``, row by row. With ``layout=None`` the
-    caller positions them, which is several times faster.
-    """
-    figure = Picture(figsize=(width, height * rows), dpi=2 * PIXELS, layout=layout)
-    for place in range(columns * rows):
-        figure.add_subplot(rows, columns, place + 1)
+def picture(columns: int = 1, *, width: float = WIDTH, height: float = 3.4) -> Picture:
+    """An empty figure of so many inches with axes side by side: ``picture.axes``."""
+    figure = Picture(figsize=(width, height), dpi=2 * PIXELS, layout="constrained")
+    figure.subplots(1, columns)
     return figure
 
 
@@ -166,8 +154,7 @@ def line(name: int | str, markers: bool = True) -> dict[str, Any]:
     """
     policy = next((each for each in LOOKS if re.match(rf"{each}(?![\w-])", str(name))), None)
     if policy is not None:
-        colour, marker = LOOKS[policy]
-        dashes = DASHES[list(dict.fromkeys(LOOKS.values())).index(LOOKS[policy]) % len(DASHES)]
+        colour, marker, dashes = LOOKS[policy]
     else:
         place = name if isinstance(name, int) else _others.setdefault(name, len(_others))
         turn = (place + place // len(COLOURS)) % len(DASHES)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,6 +27,37 @@ def separating_columns(table: pd.DataFrame, title: str) -> Picture:
     axis.set(xlim=(0.5, 1.35), xticks=[0.5, 0.6, 0.7, 0.8, 0.9, 1.0])
     axis.set_xlabel("AUC of telling old rows from the target by this column alone")
     axis.set_title(title, loc="left", wrap=True)
+    return figure
+
+
+@styled
+def moments(table: pd.DataFrame, past: pd.DataFrame, today: str | float) -> Picture:
+    """The gain of each decision at earlier moments of `astkit.forecast`, and that of today."""
+    import pandas as pd
+
+    figure = picture(height=3.2)
+    axis = figure.axes[0]
+    here: Any = pd.Timestamp(today) if isinstance(today, str) else today
+    shown = table.set_index("decision")
+    names = [name for name in past["decision"].unique() if name not in ("old", "both")]
+    for name, marker in zip([*names, "both"], "x^o", strict=True):  # both before the others
+        own = past[past["decision"] == name]
+        alpha, color = (1.0, SELECTED) if name == "both" else (0.5, SOFT)
+        style: dict[str, Any] = {"color": color, "alpha": alpha, "marker": marker}
+        axis.plot(own["start"], own["gain"], linewidth=0.8, label=name, **style)
+        axis.plot([here], shown.loc[[name], "gain"], **style)
+    own = shown.loc[["both"]]
+    errors = [own["gain"] - own["low"], own["high"] - own["gain"]]
+    axis.errorbar([here], own["gain"], yerr=errors, capsize=3, color=SELECTED)
+    axis.axhline(0, color=SOFT, linewidth=0.8)
+    axis.set_ylim(bottom=max(axis.get_ylim()[0], FAR))
+    axis.axvline(here, color=INK, linewidth=0.8, linestyle=":")
+    axis.text(here, 1.0, "today ", ha="right", va="top", transform=axis.get_xaxis_transform())
+    axis.set_ylabel(f"gain over old, {table['unit'].iloc[0]}")
+    axis.set_xlabel(
+        "start of the recent rows; today: both with the 95 % interval of the target's own folds"
+    )
+    figure.legend(loc="outside upper right", ncols=3, frameon=False)
     return figure
 
 

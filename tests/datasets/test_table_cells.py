@@ -19,6 +19,7 @@ POINTS = [f"{each:,}".replace(",", ".") for each in PEOPLE]
 MONTHS = [f"01/{month:02}/{year}" for year in (2021, 2022, 2023) for month in range(1, 13)]
 TIES = ["01/02/2024", "03/04/2024", "07/05/2024", "11/09/2024"]
 SIGN = "may stand before decimals or thousands"
+DISPROVED = "by a guess that these cells disprove, and may be wrong: read it with dtypes="
 DAYS = "days and months may be exchanged"
 UNITS = "cells with and without a unit are read alike"
 SCALED = "K, M and B multiply by a thousand, a million and a billion"
@@ -38,6 +39,10 @@ def read(folder: Path, cells: list[str], separator: str = ",", other: str = "x")
         (["950", "1.2K", "15k"], ",", "x", [950, 1200, 15_000], SCALED),
         (["$950", "$1.2K", "-$3M"], ",", "x", [950, 1200, -3e6], SCALED),
         (["950 €", "1,2 Mio. €", "3 B"], ";", "x", ["950 €", "1,2 Mio. €", "3 B"], WORDS),
+        (["£950m", "£1.2bn", "£3k"], ",", "x", [950e6, 1.2e9, 3000], SCALED),
+        (["950m €", "1,2bn €", "3 €"], ";", "x", [950e6, 1.2e9, 3], SCALED),
+        (["$3.5 million", "$1 billion"], ",", "x", [3.5e6, 1e9], SCALED),
+        (["950m", "1.2bn"], ",", "x", ["950m", "1.2bn"], WORDS),
         (["1.2K", "15K"], ",", "x", [1.2, 15], ""),
         (["14B", "7A", "12"], ",", "x", ["14B", "7A", "12"], WORDS),
         (["12 kg", "15"], ",", "x", [12, 15], UNITS),
@@ -61,6 +66,10 @@ def read(folder: Path, cells: list[str], separator: str = ",", other: str = "x")
         (["(2.50)", "3"], ",", "x", [-2.5, 3], ""),
         (["(2.50)", "(3)"], ",", "x", [2.5, 3], ""),
         (["2.50-", "3"], ",", "x", [-2.5, 3], ""),
+        (["2.50-", "3.00-"], ",", "x", [-2.5, -3], ""),
+        (["501-", "7"], ",", "x", [-501, 7], ""),
+        (["501-", "1001-"], ",", "x", ["501-", "1001-"], "a minus behind whole numbers"),
+        (["0501-", "0702-", "1001-"], ",", "x", ["0501-", "0702-"], ""),
         (["1’234", "12'345.5"], ",", "x", [1234, 12345.5], ""),
         (["1,23,456", "12,34,567.5", "55"], ",", "x", [123_456, 1_234_567.5, 55], ""),
         (["10:30", "22:15:36", "1:45 pm"], ",", "x", [10.5, 22.26, 13.75], ""),
@@ -103,6 +112,11 @@ def test_numbers(tmp_path, cells, separator, other, expected, note):
         (["Jan 2023", "Jan 2024"], ",", "x", "2024-01-01", ""),
         (["2024-01", "2024-02"], ",", "x", "2024-02-01", ""),
         (["20240131", "20240201"], ",", "x", "2024-02-01", "numbers of eight digits"),
+        (["20240131", "00000000"], ",", "x", None, "numbers of eight digits"),
+        (["20240131", "0"], ",", "x", None, "numbers of eight digits"),
+        (["99991231", "20240105"], ",", "x", "2024-01-05", "no end"),
+        (["24-01-31", "24-02-01"], ",", "x", "2024-02-01", "days and years may be exchanged"),
+        (["31-01-24", "01-02-24"], ",", "x", "2024-02-01", "days and years may be exchanged"),
         (["2024-01-05T10:00:00", "2024-01-05 10:30:00.500"], ",", "x", "2024-01-05 10:30:00.5", ""),
         (["2024-01-05T10:00:00Z", "2024-01-05T10:30+01:00"], ",", "x", "2024-01-05 09:30", ""),
         (["05.01.2024 10.30", "05.01.2024"], ",", "x", "2024-01-05", DAYS),
@@ -130,6 +144,7 @@ def test_dates(tmp_path, cells, separator, other, expected, note):
     )
     assert pd.isna(rows.frame["a"][1]) == (expected is None)
     assert [each for each in rows.notes if note in each] == rows.notes[: bool(note)]
+    assert "NaT" not in "".join(rows.notes)
 
 
 @pytest.mark.parametrize(
@@ -168,7 +183,7 @@ def test_numbers_of_python_are_no_texts_with_thousands() -> None:
 
 
 def test_a_reader_works_alone() -> None:
-    assert number("1.234,5 €", True) == (1234.5, "€", 1.0, False)
+    assert number("1.234,5 €", True) == (1234.5, "€", 1.0, False, False)
     assert number("1.234,5 €", False) is None
     words = np.array(["31.12.9999", "31.12.2024 10:30", "x"], object)
     found = dates(words, "%d.%m.%Y")
@@ -222,26 +237,41 @@ def test_dtypes_that_say_nothing_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("cells", "later", "expected"),
+    ("cells", "later", "expected", "note"),
     [
-        (["950", "1.2K"], ["2K"], 2000),
-        (["50%", "0.5", "120%"], ["50%"], 0.5),
-        (["(5)", "3"], ["(5)"], -5),
-        (MONTHS, ["02/01/2024"], "2024-01-02"),
-        (["13/02/2024"], ["01/02/2024"], "2024-02-01"),
-        (["1.2K", "15K"], ["950"], "36 of 36 cells, such as '950', are no number"),
-        (["12 kg"], ["500 g"], "36 of 36 cells, such as '500 g', are no number"),
-        (["1.5"], ["1.5"] * 9 + ["x"], "36 of 360 cells, such as 'x', are no number"),
-        (["2024-01-31"], ["x", "y"], "72 of 72 cells, such as 'x' and 'y', are no date"),
+        (["950", "1.2K"], ["2K"], 2000, SCALED),
+        (["50%", "0.5", "120%"], ["50%"], 0.5, ""),
+        (["50%", "0.5", "120%"], ["0.2"], 0.2, ""),
+        (["12%"], ["0.2"], 0.2, f"{UNITS}: '0.2', in the table before with %"),
+        (["12%"], [0.2], 0.2, f"{UNITS}: '0.2', in the table before with %"),
+        (["12 kg"], [500.0], 500, f"{UNITS}: '500', in the table before with kg"),
+        (["(5)", "3"], ["(5)"], -5, ""),
+        (MONTHS, ["02/01/2024"], "2024-01-02", ""),
+        (["13/02/2024"], ["01/02/2024"], "2024-02-01", ""),
+        (TIES, ["13/02/2024"], "2024-02-13", DISPROVED),
+        (["1.500"], ["2.500,5", "1.500"], 2500.5, DISPROVED),
+        (["1,500"], ["2,50", "1,500"], 2.5, DISPROVED),
+        (["1.500"], ["2,500.5"], 2500.5, ""),
+        (["(2.5)", "(3)"], ["(2.5)", "3"], -2.5, f"{DISPROVED}: '(2.5)' as -2.5"),
+        (["(2.5)", "(3)"], ["(2.5)", "(4)"], 2.5, ""),
+        (["1.2K", "15K"], ["950"], "36 of 36 cells, such as '950', are no number", ""),
+        (["300 K"], [950.0], "36 of 36 cells, such as '950', are no number", ""),
+        (["12 kg"], ["500 g"], "36 of 36 cells, such as '500 g', are no number", ""),
+        (["1.5"], ["1.5"] * 9 + ["x"], "36 of 360 cells, such as 'x', are no number", ""),
+        (["2024-01-31"], ["x", "y"], "72 of 72 cells, such as 'x' and 'y', are no date", ""),
     ],
 )
 def test_a_later_table_takes_the_readings_of_the_first_or_is_refused(
-    tmp_path, cells, later, expected
+    tmp_path, cells, later, expected, note
 ):
     columns = read(tmp_path, cells * 3).columns
-    (tmp_path / "later.csv").write_text("a,b\n" + "".join(f"{each},x\n" for each in later * 36))
+    if isinstance(later[0], str):
+        read(tmp_path, later * 36)
+    table = tmp_path / "table.csv" if isinstance(later[0], str) else pd.DataFrame({"a": later * 36})
     if isinstance(expected, str) and "cells" in expected:
-        refused((partial(read_table, tmp_path / "later.csv", columns), expected))
+        refused((partial(read_table, table, columns), expected))
     else:
-        value = read_table(tmp_path / "later.csv", columns).frame["a"][0]
+        rows = read_table(table, columns)
+        value = rows.frame["a"][0]
         assert value == (pd.Timestamp(expected) if isinstance(expected, str) else expected)
+        assert [note in each for each in rows.notes] == [True] * bool(note)

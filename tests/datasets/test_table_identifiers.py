@@ -71,6 +71,7 @@ ORDER, MIXED = np.arange(1, ROWS + 1), DRAW.permutation(ROWS)
         (np.where(ORDER == 9, 10, ORDER), ORDER, True),
         (np.where(ORDER == 9, np.nan, ORDER), ORDER, True),
         (ORDER + 0.5, ORDER + 0.5, True),
+        ([f"${each}" for each in ORDER], [f"${each}" for each in MIXED], True),
         (ORDER + 1800, ORDER + 1800, True),
     ],
 )

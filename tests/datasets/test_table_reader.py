@@ -6,6 +6,7 @@ from datetime import date
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import numpy as np
 import pandas as pd
@@ -90,6 +91,7 @@ def test_a_stray_word_among_numbers_is_missing_and_named(tmp_path: Path, stray: 
         (["999"], range(0, 40_000, 1_000), ""),
         (["-999"], range(-990, 30, 10), ""),
         (["1000"], range(40), ""),
+        (["99999999"], range(40), "99999999 in 1 rows"),
     ],
 )
 def test_numbers_that_may_mark_missing_ones_are_named_and_kept(tmp_path, marks, others, said):
@@ -343,6 +345,11 @@ def test_frames_parquet_and_packed_files_are_read_alike(tmp_path: Path) -> None:
     frame.to_parquet(tmp_path / "t.parquet")
     packed = tmp_path / "t.csv.gz"
     packed.write_bytes(gzip.compress(frame.to_csv(index=False).encode()))
-    read = [read_table(each).frame for each in (frame, tmp_path / "t.parquet", packed)]
+    with ZipFile(tmp_path / "t.zip", "w") as archive:
+        archive.mkdir("folder")
+        archive.writestr("folder/t.csv", frame.to_csv(index=False))
+        archive.writestr("__MACOSX/folder/._t.csv", b"\0")
+    sources = frame, tmp_path / "t.parquet", packed, tmp_path / "t.zip"
+    read = [read_table(each).frame for each in sources]
     for other in read[1:]:
         pd.testing.assert_frame_equal(read[0], other, check_dtype=False, check_categorical=False)

@@ -44,6 +44,7 @@ class Kernel:
 
     def __init__(self):
         self.shell = self.events = self
+        self.output, self.screens = Output(), []
         self.heard = {"pre_execute": [], "post_execute": []}
 
     def register(self, name, function):
@@ -66,14 +67,13 @@ class Output:
     def __init__(self):
         self.shown = []
 
-    def __call__(self, bundle, metadata, raw, display_id):
+    def __call__(self, bundle, metadata, raw, display_id=True):
         assert raw
         assert display_id
-        self.update(bundle, metadata, raw)
+        self.shown.append({**bundle, "about": metadata})
         return self
 
-    def update(self, bundle, metadata, raw):
-        self.shown.append({**bundle, "about": metadata})
+    update = __call__
 
     @property
     def kinds(self):
@@ -87,37 +87,34 @@ class Output:
 
 @pytest.fixture
 def notebook(monkeypatch):
-    """A notebook: its kernel, and the output of the cell."""
-    kernel, kernel_output = Kernel(), Output()
-    kernel.output = kernel_output
+    """A notebook: its kernel, the output of the cell, and the screens that are made."""
+    kernel, made = Kernel(), screen.Screen.__init__
+
+    def init(self, *args, **options):
+        made(self, *args, **options)
+        kernel.screens.append(self)
+
+    monkeypatch.setattr(screen.Screen, "__init__", init)
     monkeypatch.setattr(frontend, "kernel", lambda: kernel)
-    monkeypatch.setattr("IPython.display.display", kernel_output)
+    monkeypatch.setattr("IPython.display.display", kernel.output)
     return kernel
 
 
 def started(notebook, trainer, use, heard=True, **options):
     """Start a run in a cell, and ``use(run, screen)`` it between cells; returns the run."""
-    screens, made = [], screen.Screen.__init__
-
-    def init(self, *args, **options):
-        made(self, *args, **options)
-        screens.append(self)
 
     async def session():
         dashboard = Dashboard(**options)
         run = dashboard.start(trainer)
         assert run is dashboard.last
+        (shown,) = notebook.screens
         if heard:
-            screens[0].take({"ready": True})
+            shown.take({"ready": True})
         notebook.cell("post_execute")
-        await use(run, screens[0])
+        await use(run, shown)
         return run
 
-    screen.Screen.__init__ = init
-    try:
-        return asyncio.run(session())
-    finally:
-        screen.Screen.__init__ = made
+    return asyncio.run(session())
 
 
 def test_a_run_is_that_of_its_trainer(trainer, tmp_path):
@@ -135,14 +132,14 @@ def test_a_run_is_that_of_its_trainer(trainer, tmp_path):
     assert losses[0] == losses[1]
 
 
+async def awaited(run):
+    return await run
+
+
 def test_in_a_script_it_trains_at_once_and_shows_nothing(trainer):
     run = Dashboard().start(trainer)
     check(run, "finished", [STEPS])
-    assert asyncio.run(run_awaited(run)) is run.wait() is run
-
-
-async def run_awaited(run):
-    return await run
+    assert asyncio.run(awaited(run)) is run.wait() is run
 
 
 def test_without_a_front_end_start_blocks_and_ends_in_a_picture(notebook, trainer, monkeypatch):
@@ -275,7 +272,7 @@ def test_an_interrupt_between_cells_ends_the_run_and_is_raised_by_await(notebook
 
 def test_an_interrupt_of_await_ends_the_run_after_its_batch(notebook, trainer):
     async def use(run, shown):
-        waiting = asyncio.ensure_future(run_awaited(run))
+        waiting = asyncio.ensure_future(awaited(run))
         notebook.cell("pre_execute")
         await until(lambda: trainer.step >= 4)  # it goes on while a cell awaits it
         waiting.cancel()  # as ipykernel does

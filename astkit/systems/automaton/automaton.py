@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any, Literal, get_args
 
 import torch
@@ -28,10 +28,7 @@ Layer = tuple[Tensor, Tensor]
 
 BASIS = tuple(
     (f00, f10 - f00, f01 - f00, f11 - f10 - f01 + f00)
-    for f00 in (0, 1)
-    for f01 in (0, 1)
-    for f10 in (0, 1)
-    for f11 in (0, 1)
+    for f00, f01, f10, f11 in product((0, 1), repeat=4)
 )
 """Coefficients of 1, a, b and ab of each gate.
 
@@ -144,22 +141,20 @@ class LogicCA(nn.Module):
     def __init__(self, config: LogicCAConfig) -> None:
         super().__init__()
         self.config = config
-        first, kernels = config.first_logit, config.kernels
-        logits = [initial_logits(size, kernels, first=first) for size in config.kernel_layers]
-        self.kernel_logits = nn.ParameterList(logits)
-        logits = [initial_logits(size, first=first) for size in config.update_layers]
-        self.update_logits = nn.ParameterList(logits)
+        kernels = [torch.zeros(size, config.kernels, len(BASIS)) for size in config.kernel_layers]
+        update = [torch.zeros(size, len(BASIS)) for size in config.update_layers]
+        for logits in (*kernels, *update):
+            logits[..., PASS_THROUGH] = config.first_logit
+        self.kernel_logits, self.update_logits = map(nn.ParameterList, (kernels, update))
         generator = partial(rng.generator, config.seed, "wiring")
         # a kernel's first layer: each neighbour, in random order, with the centre
         order = torch.randperm(len(NEIGHBOURS), generator=generator("kernel", 0))
         a = torch.tensor(NEIGHBOURS)[order]
         self.register_buffer("kernel_wires_0", torch.stack([a, torch.full_like(a, CENTRE)]))
         for i, sizes in enumerate(pairwise(config.kernel_layers), 1):
-            wires = unique_pairs(*sizes, generator("kernel", i))
-            self.register_buffer(f"kernel_wires_{i}", wires)
+            self.register_buffer(f"kernel_wires_{i}", unique_pairs(*sizes, generator("kernel", i)))
         for i, sizes in enumerate(pairwise((config.update_inputs, *config.update_layers))):
-            wires = unique_pairs(*sizes, generator("update", i))
-            self.register_buffer(f"update_wires_{i}", wires)
+            self.register_buffer(f"update_wires_{i}", unique_pairs(*sizes, generator("update", i)))
 
     @property
     def kernel_wires(self) -> list[Tensor]:
@@ -247,13 +242,6 @@ class LogicCA(nn.Module):
         a = patch.index_select(0, self.kernel_wires[0][0])
         b = patch[CENTRE].expand_as(a)
         return (first @ torch.stack([torch.ones_like(a), a, b, a * b], 1)).flatten(0, 1)
-
-
-def initial_logits(*shape: int, first: float = FIRST_LOGIT) -> Tensor:
-    """Logits float32 ``[*shape, 16]`` of gates that pass ``a`` through."""
-    logits = torch.zeros(*shape, len(BASIS), dtype=torch.float32)
-    logits[..., PASS_THROUGH] = first
-    return logits
 
 
 def coefficients(logits: Tensor, hard: bool | Tensor = False) -> Tensor:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -19,6 +20,7 @@ from astkit.systems.automaton.automaton import CENTRE, Boundary, LogicCA, check_
 
 Ints = NDArray[np.int64]
 Bits = NDArray[np.bool_]
+Words = NDArray[np.uint64]
 
 PATCH = 9
 """Cells of a neighbourhood, row by row."""
@@ -26,19 +28,17 @@ PATCH = 9
 A, B = 3, 5
 """Ops that pass one input on."""
 
-# what computes each op below 8, and where it reads: inputs a and b, or the output; op n from 8 on
-# is the negation of op 15 - n
-_OPERATIONS: tuple[tuple[tuple[np.ufunc, str], ...], ...] = (
-    ((np.bitwise_xor, "aa"),),
-    ((np.bitwise_and, "ab"),),
-    ((np.invert, "b"), (np.bitwise_and, "oa")),
-    ((np.bitwise_or, "aa"),),
-    ((np.invert, "a"), (np.bitwise_and, "ob")),
-    ((np.bitwise_or, "bb"),),
-    ((np.bitwise_xor, "ab"),),
-    ((np.bitwise_or, "ab"),),
+_OPERATIONS: tuple[Callable[[Words, Words], Words], ...] = (
+    lambda a, b: a ^ a,
+    lambda a, b: a & b,
+    lambda a, b: a & ~b,
+    lambda a, b: a,
+    lambda a, b: b & ~a,
+    lambda a, b: b,
+    lambda a, b: a ^ b,
+    lambda a, b: a | b,
 )
-_NEGATION = (np.invert, "o")
+"""Ops 0 to 7; op n from 8 on is the negation of op 15 - n."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,9 +145,8 @@ class PackedCircuit:
             )
         states, living = [_bits("x", x)], _bits("alive", alive)
         fires = [True] * steps if masks is None else _bits("masks", masks)
-        step = self._stepper(states[0].shape)
         for fire, kept in zip(fires, living, strict=True):
-            states.append(np.where(fire, step(states[-1]), states[-1]) & kept)
+            states.append(np.where(fire, self._step(states[-1]), states[-1]) & kept)
         return torch.from_numpy(np.stack(states))
 
     def rollout(
@@ -156,33 +155,22 @@ class PackedCircuit:
         """The state after ``steps`` steps: bool [B, C, H, W]. See `trajectory`."""
         return self.trajectory(x, steps, masks, alive=alive)[-1]
 
-    def _stepper(self, shape: tuple[int, ...]) -> Callable[[Bits], Bits]:
-        """A function from state to state, [B, C, H, W], with preallocated words of each wire."""
-        circuit = self.circuit
-        batch, channels, height, width = shape
-        cells = batch * height * width
-        wires = np.zeros((circuit.inputs + circuit.gates, -(-cells // 64)), np.uint64)
-        calls: list[tuple[np.ufunc, tuple[Any, ...]]] = []
+    def _step(self, state: Bits) -> Bits:
+        """The state after ``state``, [B, C, H, W]; a word of a wire holds it in 64 cells."""
+        batch, channels, height, width = state.shape
+        mode: Any = "wrap" if self.circuit.boundary == "periodic" else "constant"
+        wide = np.pad(state, [(0, 0), (0, 0), (1, 1), (1, 1)], mode)
+        near = sliding_window_view(wide, (3, 3), (2, 3)).transpose(1, 4, 5, 0, 2, 3)
+        cells = near.reshape(PATCH * channels, -1)
+        full = np.pad(cells, [(0, 0), (0, -cells.shape[1] % 64)])
+        octets = np.packbits(full, axis=-1, bitorder="little")
+        wires = dict(enumerate(np.ascontiguousarray(octets).view(np.uint64)))
         for op, a, b, out in self._gates:
-            words = {"a": wires[a], "b": wires[b], "o": wires[out]}
-            operations = _OPERATIONS[op] if op < 8 else (*_OPERATIONS[15 - op], _NEGATION)
-            for function, read in operations:
-                calls.append((function, (*(words[name] for name in read), wires[out])))
-        mode: Any = "wrap" if circuit.boundary == "periodic" else "constant"
-
-        def step(state: Bits) -> Bits:
-            wide = np.pad(state, [(0, 0), (0, 0), (1, 1), (1, 1)], mode)
-            near = [wide[:, :, i : i + height, j : j + width] for i in range(3) for j in range(3)]
-            rows = np.stack(near).transpose(2, 0, 1, 3, 4).reshape(PATCH * channels, cells)
-            octets = np.packbits(rows, axis=-1, bitorder="little")
-            wires.view(np.uint8)[: circuit.inputs, : octets.shape[1]] = octets
-            for function, arguments in calls:
-                function(*arguments)
-            new = wires[self._outputs].view(np.uint8)
-            bits = np.unpackbits(new, axis=-1, count=cells, bitorder="little").view(bool)
-            return np.ascontiguousarray(bits.reshape(channels, batch, height, width).swapaxes(0, 1))
-
-        return step
+            found = _OPERATIONS[min(op, 15 - op)](wires[a], wires[b])
+            wires[out] = found if op < 8 else ~found
+        new = np.stack([wires[wire] for wire in self._outputs]).view(np.uint8)
+        bits = np.unpackbits(new, axis=-1, count=cells.shape[1], bitorder="little").view(bool)
+        return bits.reshape(channels, batch, height, width).swapaxes(0, 1)
 
 
 def _needed(circuit: Circuit) -> tuple[list[tuple[int, int, int, int]], list[int]]:

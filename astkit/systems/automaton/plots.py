@@ -53,12 +53,8 @@ def soft_and_hard(history: pd.DataFrame) -> Picture:
         look = {**line(f"seed {seed}", markers=False), "lw": 1.2, "label": f"seed {seed}"}
         losses.plot(run["step"], run["val_loss"], **look)
         wrong.plot(run["step"], run["val_wrong"], **look)
-    losses.set(
-        xlabel="training step",
-        ylabel="loss per sample",
-        title="soft automaton: loss",
-        yscale="log",
-    )
+    losses.set(title="soft automaton: loss", xlabel="training step", ylabel="loss per sample")
+    losses.set_yscale("log")
     wrong.set_yscale("symlog", linthresh=1)
     most = max(1, int(history["val_wrong"].max()))
     wrong.set_yticks([0, *(10**power for power in range(len(str(most))))])
@@ -94,7 +90,7 @@ def rollout_frames(
     truth: ArrayLike | None = None,
     outline: ArrayLike | None = None,
 ) -> Picture:
-    """States of rollouts: a column per rollout and a row per step, of a single one a row of steps.
+    """A row of states: of each rollout, step by step.
 
     Cells that differ from the truth, rounded, are coloured and counted.
 
@@ -109,10 +105,9 @@ def rollout_frames(
     true = first if truth is None else np.asarray(truth, np.float64)
     _, rows, columns = first.shape
     single = len(states) == 1
-    grid = (len(at), 1) if single else (len(states), len(at))
-    panel = min(2.6, WIDTH / grid[0])  # inches
-    height = 0.92 * panel * rows / columns + 0.4
-    figure = picture(*grid, width=panel * grid[0], height=height)
+    panels = len(at) * len(states)
+    panel = min(2.6, WIDTH / panels)  # inches
+    figure = picture(panels, width=panel * panels, height=0.92 * panel * rows / columns + 0.4)
     axes = iter(figure.axes)
     for step in at:
         for name, values in states.items():

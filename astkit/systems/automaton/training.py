@@ -15,12 +15,7 @@ from astkit.datasets.batch import Batch, join
 from astkit.gating import evaluating
 from astkit.profiling.flops import BatchFlops, PassFlops
 from astkit.systems.automaton.automaton import LogicCA
-from astkit.systems.automaton.gradients import (
-    Gradients,
-    Parallel,
-    first_channel_loss,
-    gradients,
-)
+from astkit.systems.automaton.gradients import Gradients, Parallel, first_channel_loss, gradients
 from astkit.systems.automaton.tasks import AutomatonTask
 from astkit.trainers import Budget, TrainConfig, Trainer
 
@@ -49,7 +44,6 @@ class AutomatonTrainer(Trainer):
         iterations: the budget is as many passes over the samples as this number of batches takes,
             by default the task's; a policy that selects before loading takes fewer batches.
         parallel: see `gradients`.
-        batch_size: samples per batch, by default the task's.
         lr, schedule: see `TrainConfig`.
         budget: instead of ``iterations``.
         model: by default created from the task's config, with wiring from ``seed``.
@@ -66,7 +60,6 @@ class AutomatonTrainer(Trainer):
         seed: int = 0,
         iterations: int | None = None,
         parallel: Parallel = "batch",
-        batch_size: int | None = None,
         lr: float = 0.05,
         schedule: str = "constant",
         budget: Budget | None = None,
@@ -82,18 +75,13 @@ class AutomatonTrainer(Trainer):
             )
         self.task, self.seed = task, seed
         self.parallel: Parallel = parallel
-        source = task.source(seed, batch_size)
+        source = task.source(seed)
         wanted = task.iterations if iterations is None else check_count("iterations", iterations)
         if budget is not None and iterations is not None:
             raise ValueError(f"iterations is {iterations}, but a budget is given too: omit one")
         self.automaton = model or LogicCA(replace(task.config, seed=seed))
-        adamw = torch.optim.AdamW(
-            self.automaton.parameters(),
-            lr=lr,
-            betas=(0.9, 0.99),
-            weight_decay=task.weight_decay,
-            fused=True,
-        )
+        settings: Any = {"betas": (0.9, 0.99), "weight_decay": task.weight_decay, "fused": True}
+        adamw = torch.optim.AdamW(self.automaton.parameters(), lr, **settings)
         super().__init__(
             self.automaton,
             source,

@@ -225,7 +225,7 @@ class Flows(NamedTuple):
 class FlowStats(NamedTuple):
     """Counters of samples, int64 ``[batch]``; ``created = completed + died + left``.
 
-    ``left`` flows were alive when their sample stopped; ``dropped`` children found no slot.
+    ``left`` flows are alive, or were when their sample stopped; ``dropped`` children found no slot.
     """
 
     created: Tensor
@@ -265,10 +265,11 @@ class Rollout:
         place = torch.cat([place.to(energy.dtype).repeat(batch, 1), energy], 1)
         hidden = energy.new_zeros(len(energy), config.layers, config.hidden)
         self.flows = Flows(slot.flatten(), place, energy.new_zeros(len(energy)), hidden)
-        self.landings = [self.flows.take(slot.new_empty(0))]  # in case none lands
+        self.landings: list[Flows] = []
         self.number = 0
         none = torch.zeros(batch, dtype=torch.int64, device=surface.device)
-        self.stats = FlowStats(none + config.cells, none, none, none, none, none)
+        cells = none + config.cells
+        self.stats = FlowStats(cells, none, none, none, left=cells, steps=none)
         self.stale = none  # steps without an arrival
         self.running = torch.ones_like(none, dtype=torch.bool)
 
@@ -288,21 +289,19 @@ class Rollout:
             for each in (arrived, died, wanted)
         )
         completed, ended = stats.completed + arrivals, stats.died + deaths
-        room = config.flows_per_sample - (stats.created - completed - ended)
-        born = torch.minimum(requests, room)
+        born = torch.minimum(requests, config.flows_per_sample - stats.left + arrivals + deaths)
         created = stats.created + born
+        left = created - completed - ended
         alive = flows.take(~(arrived | died))
         if born.any():
             alive = self._with_children(alive, flows, decided, wanted, born)
         self.number += 1
         self.stale = torch.where((completed > 0) & (arrivals == 0), self.stale + 1, 0)
-        stop = created == completed + ended
+        stop = left == 0
         if self.number >= config.steps_allowed:
             stop = torch.ones_like(stop)
         elif self.adaptive and self.number >= MIN_STEPS:
             stop |= (completed + ended >= config.tau * created) | (self.stale >= config.patience)
-        stop &= self.running
-        left = torch.where(stop, created - completed - ended, stats.left)
         dropped, steps = stats.dropped + requests - born, stats.steps + self.running
         self.stats = FlowStats(created, completed, ended, dropped, left, steps)
         self.running = self.running & ~stop
@@ -343,11 +342,8 @@ class Rollout:
     def _children(self, gate: Tensor) -> Tensor:
         """Children that each flow wants, int64 ``[n]``."""
         threshold, most = self.config.spawn_threshold, self.config.max_children
-        if threshold == 1:
-            return torch.zeros_like(gate, dtype=torch.int64)
-        above = (gate.detach() - threshold) / (1 - threshold)
-        number = (above * most).floor().long() + 1
-        return torch.where(above > 0, number.clamp(max=most), 0)
+        above = (gate.detach() - threshold) / (1 - threshold)  # never above 0 at a threshold of 1
+        return torch.where(above > 0, (above * most).clamp(0, most - 1).long() + 1, 0)
 
     def _with_children(
         self, alive: Flows, flows: Flows, decided: Tensor, wanted: Tensor, born: Tensor

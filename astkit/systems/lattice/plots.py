@@ -13,7 +13,7 @@ from matplotlib.colors import Normalize
 from matplotlib.patches import Polygon
 from torch import Tensor
 
-from astkit.systems.lattice.model import EnergyFlowLattice, Flows, LatticeOutput, Rollout
+from astkit.systems.lattice.model import EnergyFlowLattice, LatticeOutput, Rollout
 from astkit.widgets.style import SOFT, Picture, line, picture, styled
 
 APART = 2.0  # of planes in a drawing, in cells
@@ -29,21 +29,17 @@ def flow_table(model: EnergyFlowLattice, x: Tensor) -> tuple[LatticeOutput, pd.D
     lattice units, ``energy``, ``age``, the steps that the flow has taken, and ``born``, the step
     that it set out in; slots are used again. Its last row is where a flow landed.
     """
-    each, rollout = model.config.flows_per_sample, Rollout(model, model.mapper(x))
-    tables: list[pd.DataFrame] = []
-
-    def keep(flows: Flows) -> None:
-        slot, place, age, _ = (part.cpu().numpy() for part in flows)
-        table = pd.DataFrame(place, columns=["x", "y", "z", "energy"])
-        step, sample = rollout.number, slot // each
-        table = table.assign(step=step, sample=sample, slot=slot % each, age=age)
-        tables.append(table.assign(born=step - table["age"]))
-
-    keep(rollout.flows)
+    rollout = Rollout(model, model.mapper(x))
+    seen = [(0, rollout.flows)]
     while len(rollout.flows.slot):
         rollout.step()
-        for flows in (rollout.flows, *rollout.landings[-2:]):
-            keep(flows)
+        seen += [(rollout.number, each) for each in (rollout.flows, *rollout.landings[-2:])]
+    tables = []
+    for step, flows in seen:
+        slot, place, age, _ = (part.cpu().numpy() for part in flows)
+        sample, slot = np.divmod(slot, model.config.flows_per_sample)
+        table = pd.DataFrame(place, columns=[*_PLACE, "energy"])
+        tables.append(table.assign(step=step, sample=sample, slot=slot, age=age, born=step - age))
     return rollout.output(), pd.concat(tables, ignore_index=True)
 
 
@@ -95,10 +91,7 @@ def drawing(flows: pd.DataFrame, depth: int, step: int | None = None) -> Picture
 
 def _surface(cells: pd.DataFrame, sides: Sequence[int]) -> np.ndarray:
     """Sum of the energies over each cell, ``[y, x]``; NaN where there is none."""
-    x, y = (
-        cells[name].round().astype(int).clip(0, side - 1)
-        for name, side in zip("xy", sides, strict=True)
-    )
+    x, y = (cells[name].round().clip(0, side - 1) for name, side in zip("xy", sides, strict=True))
     sums = cells["energy"].groupby([y, x]).sum().unstack()
     return sums.reindex(index=range(sides[1]), columns=range(sides[0])).to_numpy(float)
 

@@ -137,10 +137,8 @@ class LatticeTrainer(Trainer):
         self.task, self.lattice = task, lattice
         self.bridge: TextBridge | None = None
         parts: list[Any] = [task.train, task.validation]
-        others = None
-        if contrast:
-            rows = rng.permutation(len(task.train), config.seed, "contrast")[:OTHERS]
-            others = task.train.y[rows]
+        drawn = rng.permutation(len(task.train), config.seed, "contrast")[:OTHERS]
+        others = task.train.y[drawn] if contrast else None
         if text:
             if not task.train.texts:
                 raise ValueError(f"the task {task.name!r} has no texts: create it with text_task")

@@ -9,6 +9,7 @@ from astkit.systems.automaton.tasks import fire_masks
 SYNC = LogicCAConfig(2, 3, (8, 4, 2), (9, 7, 4, 2), boundary="zero")
 PERIODIC = LogicCAConfig(1, 2, (8, 4, 2, 1), (3, 2, 1))
 ASYNC = LogicCAConfig(2, 3, (8, 4, 2), (9, 7, 4, 2), boundary="zero", fire_rate=0.6)
+ACTIVE = torch.tensor([1, 2, 4, 6, 7, 8, 9, 11, 13, 14])  # gates that need both of their inputs
 CONFIGS = {"sync": SYNC, "periodic": PERIODIC, "async": ASYNC}
 
 
@@ -19,6 +20,16 @@ def trained(config: LogicCAConfig, seed: int = 0, spread: float = 2.0) -> LogicC
         for i, parameter in enumerate(model.parameters()):
             noise = torch.randn(parameter.shape, generator=rng.generator(seed, "logits", i))
             parameter.copy_(spread * noise)
+    return model
+
+
+def drawn(config: LogicCAConfig) -> LogicCA:
+    """An automaton of random `ACTIVE` gates."""
+    model = LogicCA(config)
+    for number, logits in enumerate(model.parameters()):
+        random = rng.generator(3, "ops", number)
+        chosen = ACTIVE[torch.randint(len(ACTIVE), (*logits.shape[:-1], 1), generator=random)]
+        logits.data.zero_().scatter_(-1, chosen, 10.0)
     return model
 
 

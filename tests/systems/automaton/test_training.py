@@ -169,7 +169,6 @@ def test_wrong_arguments_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     for options, told in (
         ({"iterations": 5, "budget": Budget(epochs=1)}, "iterations is 5, but a budget is given"),
         ({"iterations": 0}, "iterations is 0: give a whole number of 1 or more"),
-        ({"batch_size": 0}, "batch_size is 0"),
         ({"validation": LIFE.evaluation()}, "AutomatonTrainer determines validation itself"),
         ({"metrics": first_channel_loss}, "AutomatonTrainer determines metrics itself"),
         ({"config": TrainConfig()}, "AutomatonTrainer determines config itself"),

@@ -12,11 +12,9 @@ from astkit.systems.lattice.model import (
     GATE,
     PRESETS,
     EnergyFlowLattice,
-    Flows,
     FlowStats,
     LatticeConfig,
     LatticeOutput,
-    deposit,
     fold,
 )
 from astkit.systems.lattice.plots import flow_table
@@ -76,16 +74,6 @@ def test_presets_grow_and_run() -> None:
             output = EnergyFlowLattice(preset)(torch.ones(1, preset.dim))
         assert output.stats.created >= preset.cells
         assert output.y.isfinite().all()
-
-
-def test_patience_waits_for_the_first_arrival() -> None:
-    built = model(config(depth=20, z_min=0.5, z_max=1.5, patience=3, spawn_threshold=1.0))
-    with torch.no_grad():
-        built.carrier.heads.weight[4] = 0
-        built.carrier.heads.bias[4] = 50  # z_max for every flow
-    stats = built(inputs(2)).stats
-    assert stats.steps.tolist() == [13, 13]
-    assert stats.completed.tolist() == [12, 12]
 
 
 def test_one_call_a_step() -> None:
@@ -182,9 +170,6 @@ def test_wrong_inputs_are_refused() -> None:
             built(x)
 
 
-SQUARE = LatticeConfig(width=2, height=2)
-
-
 @settings(deadline=None, max_examples=40)
 @given(st.floats(-40, 40), st.integers(1, 9))
 def test_fold_bounces_to_and_fro(value: float, wall: int) -> None:
@@ -193,18 +178,3 @@ def test_fold_bounces_to_and_fro(value: float, wall: int) -> None:
         at = -at if at < 0 else 2 * wall - at
     folded = fold(torch.tensor([value], dtype=torch.float64), torch.tensor([float(wall)]))
     torch.testing.assert_close(folded.item(), at, atol=1e-12, rtol=0)
-
-
-def landing(*flows: tuple[float, float, float, float]) -> Flows:
-    """Flows of one sample: x, y, energy and age."""
-    x, y, energy, age = torch.tensor(flows, dtype=torch.float64).T
-    place = torch.stack([x, y, torch.zeros_like(x), energy], 1)
-    return Flows(torch.zeros(len(flows), dtype=torch.int64), place, age, age)
-
-
-def test_a_cell_holds_the_mean_weighted_by_energy_age_and_nearness() -> None:
-    surface = deposit([landing((0.25, 0, 0.5, 0)), landing((0.5, 0, -1.0, 10))], 1, SQUARE)
-    near, far = 0.75 * 0.5, 0.5 * 1.0 * 2
-    expected = (near * 0.5 + far * -1.0) / (near + far)
-    torch.testing.assert_close(surface[0, 0].item(), expected, atol=1e-5, rtol=0)
-    assert surface[0, 2:].tolist() == [0, 0]

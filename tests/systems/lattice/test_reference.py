@@ -1,6 +1,7 @@
 """The vectorised steps against the plain loop over flows, in float64."""
 
 import math
+import os
 from typing import Any
 
 import pytest
@@ -59,27 +60,12 @@ def configs(draw: st.DrawFn) -> LatticeConfig:
     )
 
 
-def any_config(examples: int) -> Any:
-    def decorate(test: Any) -> Any:
-        few = settings(
-            max_examples=examples,
-            deadline=None,
-            derandomize=True,
-            suppress_health_check=[HealthCheck.too_slow],
-        )
-        return few(given(configs(), st.integers(1, 3), st.booleans())(test))
-
-    return decorate
+MANY = 200 if os.environ.get("ASTKIT_FULL") == "1" else 6
 
 
-@any_config(6)
+@settings(max_examples=MANY, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@given(configs(), st.integers(1, 3), st.booleans())
 def test_any_lattice_agrees(chosen: LatticeConfig, batch: int, adaptive: bool) -> None:
-    agree(chosen, batch, adaptive)
-
-
-@pytest.mark.full
-@any_config(200)
-def test_any_of_many_lattices_agrees(chosen: LatticeConfig, batch: int, adaptive: bool) -> None:
     agree(chosen, batch, adaptive)
 
 
@@ -88,10 +74,11 @@ def test_any_of_many_lattices_agrees(chosen: LatticeConfig, batch: int, adaptive
     [
         ({"spawn_threshold": 0.3, "max_flows": 13}, ("dropped",)),
         ({"depth": 12, "tau": 0.5, "spawn_threshold": 1.0, "z_max": 3.0}, ("left",)),
+        ({"depth": 20, "tau": 1.0, "spawn_threshold": 1.0, "patience": 1}, ("left", "completed")),
         ({"theta_e": 0.1, "depth": 9, "tau": 0.5}, ("died", "left")),
         ({"spawn_threshold": 1.0}, ("completed",)),
     ],
-    ids=["full slots", "early stops", "deaths and leftovers", "no spawning"],
+    ids=["full slots", "early stops", "patience", "deaths and leftovers", "no spawning"],
 )
 def test_named_cases_agree(changes: dict[str, Any], positive: tuple[str, ...]) -> None:
     counted = agree(config(**changes), 2)

@@ -97,13 +97,10 @@ def test_embeddings_are_projections_onto_the_leading_directions(monkeypatch):
         assert not fast[:, 6:].any()
 
 
-def test_batches_are_those_of_a_plain_loop():
+def test_batches_hold_pairs_and_their_tokens():
     x, y = (torch.randn(23, 5, generator=rng.generator(key)) for key in (1, 2))
     texts = [TextPair(f"source {row}", f"target {row}") for row in range(23)]
-    order = rng.permutation(23, 5, "order", 1)
-    batches = list(Loader(Pairs(x, y), 8, seed=5).batches(1))
-    assert [batch.index.tolist() for batch in batches] == [each.tolist() for each in order.split(8)]
-    for batch in batches:
+    for batch in Loader(Pairs(x, y), 8, seed=5).batches(1):
         assert torch.equal(batch.x, x[batch.index])
         assert torch.equal(batch.y, y[batch.index])
     vocabulary = Vocabulary([side for pair in texts for side in (pair.source, pair.target)], 60)
