@@ -10,6 +10,8 @@ import sys
 import sysconfig
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import lru_cache
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +24,12 @@ CHECKOUT = None if _PARENT.name == "site-packages" else _PARENT
 """The folder that contains the package, unless it is installed."""
 
 
+@lru_cache
 def is_own(module: str) -> bool:
     """Whether the code of a ``module`` is the user's, not a library's or the kit's."""
     package = module.split(".")[0]
-    file = getattr(sys.modules.get(package), "__file__", None)
+    known = sys.modules.get(package) or PathFinder.find_spec(package)
+    file = getattr(known, "__file__", None) or getattr(known, "origin", None)
     library = file and any(Path(file).resolve().is_relative_to(each) for each in LIBRARIES)
     return not (library or package in sys.stdlib_module_names)
 

@@ -13,13 +13,14 @@ from torch import Tensor, nn
 
 from astkit.comparison.plan import Method, Task, selectable
 from astkit.comparison.units import values_by_unit, values_without
+from astkit.datasets import BatchSource
 from astkit.datasets.batch import Batch
 from astkit.datasets.facts import row_groups
 from astkit.files import read_json, write_atomic, write_json
 from astkit.profiling.energy import EnergyMeter
 from astkit.stamp import stamp
 from astkit.trainers import Budget, Checkpoints, StepResult, Trainer, choose_device
-from astkit.trainers.evaluation import Best
+from astkit.trainers.evaluation import Best, Measured
 from astkit.trainers.progress import Show, follow, show_nothing
 
 POINTS = 12  # validations per run, at equal fractions of the budget
@@ -45,6 +46,7 @@ class RunRecord:
         progress: fraction of the budget spent, which whoever trains sets before each step.
         points: lists ``[FLOPs, training seconds, value]``, at `POINTS` equal fractions of the
             budget and at its end; FLOPs are ``None`` if not countable.
+        offered: int64 ``[2]``: rows that the policy could choose from, and those that have a label.
         best: the weights at the best point, where they are wanted; else ``None``.
         best_at: the ``best_step`` and ``best_flops`` of that point.
         validation: value of each validation row at the latest point; ``None`` if not known.
@@ -61,6 +63,7 @@ class RunRecord:
         self.trained = torch.zeros(PARTS, rows, dtype=torch.int32, device=device)
         self.losses = torch.full((PARTS, rows), torch.nan, device=device)
         self.predicted = torch.full((rows,), -1, dtype=torch.int32, device=device)
+        self.offered = torch.zeros(2, dtype=torch.int64, device=device)
         self.progress = 0.0
         self.points: list[list[float | None]] = []
         self.reached = 0
@@ -74,14 +77,21 @@ class RunRecord:
 
     def watch(self, batch: Batch, result: StepResult) -> None:
         """Count a training step."""
+        seen, chosen = result.seen, result.selection
+        if seen is not None:
+            labelled = torch.ones(seen.rows, dtype=torch.bool, device=self.losses.device)
+            labelled = labelled if seen.labelled is None else seen.labelled
+            self.offered[0] += batch.rows
+            self.offered[1] += labelled.sum() if seen.places is None else len(seen.places)
         if not self.indexed:
             return
         assert batch.index is not None
         part = min(PARTS - 1, int(PARTS * self.progress))
         index = batch.index.to(self.losses.device)
-        seen, chosen = result.seen, result.selection
         if seen is not None and seen.evaluated:
-            self.losses[part, index] = seen.losses.float()
+            held = index if seen.places is None else index[seen.places]
+            if len(held):
+                self.losses[part, held] = seen.losses.float().masked_fill(~labelled, torch.nan)
         rows = index[result.rows.to(index.device)]
         times = torch.ones_like(rows, dtype=torch.int32)
         if chosen is not None:  # padding rows have weight 0
@@ -111,14 +121,14 @@ class RunRecord:
 
     def state_dict(self) -> dict[str, Any]:
         best = {} if self.best is None else self.best.state_dict()
-        kept = {"points": self.points, "reached": self.reached, "best_at": self.best_at}
+        kept = {name: getattr(self, name) for name in ("points", "reached", "best_at", "offered")}
         return {**self.by_row(), **kept, "best": best}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         for name, value in self.by_row().items():
             value.copy_(state[name])
         self.points, self.reached = [list(each) for each in state["points"]], state["reached"]
-        self.best_at = dict(state["best_at"])
+        self.best_at, self.offered = dict(state["best_at"]), state["offered"].to(self.losses.device)
         if self.best is not None:
             self.best.load_state_dict(state["best"])
 
@@ -175,7 +185,7 @@ def train_method(
     entry = {
         "policy": method.label,
         "seed": seed,
-        **_cost(trainer),
+        **_cost(trainer, record.offered),
         **result,
         "curve": record.points,
         "validation_rows": None if record.validation is None else len(record.validation),
@@ -205,13 +215,15 @@ def _flops(trainer: Trainer) -> float | None:
     return None if ledger.uncounted else ledger.flops.total
 
 
-def _cost(trainer: Trainer) -> dict[str, Any]:
-    """What a run took, for its entry."""
+def _cost(trainer: Trainer, given: Tensor) -> dict[str, Any]:
+    """What a run took, for its entry; ``given``: see `RunRecord.offered`."""
     ledger, counts = trainer.ledger, trainer.ledger.samples
     passes = ledger.flops.forward + ledger.flops.backward
     offered = max(1, counts.trained + counts.skipped + counts.unloaded)
     counted = ledger.flops_dense and not ledger.uncounted
     rate = passes / ledger.flops_dense if counted else counts.trained / offered
+    if given[1]:  # rows without a label are no candidates, nor are they in a plan
+        rate *= float(given[0] / given[1])
     energy = ledger.energy()
     return {
         "seconds": ledger.seconds["training"],
@@ -234,7 +246,15 @@ def _tested(trainer: Trainer, task: Task) -> tuple[dict[str, Any], Tensor | None
     """One pass over the test data, for the entry; values of its rows, groups or parts, if known."""
     first = task.metrics[0] if task.metrics else None
     source = task.source("test")
-    measured = trainer.measure(source, keep=0 if first is None or first.averaged else KEPT)
+    keep = 0 if first is None or first.averaged else KEPT
+    return tested(trainer.measure(source, keep=keep), source, task)
+
+
+def tested(
+    measured: Measured, source: BatchSource, task: Task
+) -> tuple[dict[str, Any], Tensor | None]:
+    """What a pass over the test data has ``measured``, for the entry, and values of its rows."""
+    first = task.metrics[0] if task.metrics else None
     values, units = measured.values(), None
     value, metric, higher = task.value(values)
     groups = row_groups(source)

@@ -138,7 +138,7 @@ def take_rows(part: Any, rows: Tensor | slice, count: int) -> Any:
         if part.ndim == 0 or len(part) != count:
             return part
         return part[rows] if isinstance(rows, slice) else part.index_select(0, rows.to(part.device))
-    if _list_of_rows(part, count):
+    if is_list_of_rows(part, count):
         chosen = part[rows] if isinstance(rows, slice) else [part[i] for i in rows.tolist()]
         return type(part)(chosen)
     return _rebuilt(part, lambda child: take_rows(child, rows, count))
@@ -163,6 +163,16 @@ def arguments(model: Callable[..., Any], x: Any, y: Any = None) -> tuple[tuple[A
         if names:
             return (), {name: x[name] for name in names}
     return (x,), {}
+
+
+def targets_after(batch: Batch, given: Batch) -> Any:
+    """Targets of ``batch`` after a pass of ``given``, a copy of it.
+
+    With a batch that is a single mapping, these are what the model wrote and what it took out too.
+    """
+    if given.y is not given.x:
+        return batch.y
+    return {**batch.y, **given.y} if isinstance(given.y, dict) else given.y
 
 
 def join(parts: list[Any]) -> Any:
@@ -199,7 +209,8 @@ def _rebuilt(part: Any, visit: Callable[[Any], Any]) -> Any:
     return pytree.tree_unflatten([visit(leaf) for leaf in leaves], spec)
 
 
-def _list_of_rows(part: Any, count: int) -> bool:
+def is_list_of_rows(part: Any, count: int) -> bool:
+    """Whether ``part`` is a list with an entry for each of ``count`` rows."""
     if not isinstance(part, tuple | list) or isinstance(part, Args) or hasattr(part, "_fields"):
         return False
     return len(part) == count and not all(_is_field(entry, count) for entry in part)

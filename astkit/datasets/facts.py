@@ -42,7 +42,9 @@ SAMPLED = 16
 """Rows that are read to compare their targets with the labels."""
 
 
-def class_labels(data: Any, classes: bool | None = True) -> Tensor | None:
+def class_labels(
+    data: Any, classes: bool | None = True, ignored: int | None = None
+) -> Tensor | None:
     """Class labels of a data set, int64 ``[rows]``, or ``None``.
 
     The attribute ``labels`` or ``targets``; of a Hugging Face data set, an integer column of this
@@ -52,6 +54,7 @@ def class_labels(data: Any, classes: bool | None = True) -> Tensor | None:
 
     ``classes``: whether whole numbers name classes, not counts or ages. Where that is not known,
     ``None``, those of a TensorDataset do if each from 0 to the largest occurs, in `RARE` rows.
+    ``ignored``: a label that may stand for none.
 
     They are compared with the targets of a few rows: ``None`` if these are other numbers, as with a
     ``target_transform`` of torchvision.
@@ -60,18 +63,39 @@ def class_labels(data: Any, classes: bool | None = True) -> Tensor | None:
         return None
     data, rows, _ = underlying(data)
     if rows is not None:
-        whole = class_labels(data, classes)
+        whole = class_labels(data, classes, ignored)
         return None if whole is None else whole[rows]
     if isinstance(data, ConcatDataset):
-        parts = [class_labels(part, classes) for part in data.datasets]
+        parts = [class_labels(part, classes, ignored) for part in data.datasets]
         known = [labels for labels in parts if labels is not None]
         return torch.cat(known) if len(known) == len(parts) else None
-    stored = _stored_labels(data, classes)
+    stored = _stored_labels(data, classes, ignored)
     if stored is not None:
         for row, item in spaced_rows(data) or ():
             if _target(item) not in (None, int(stored[row])):
                 return None
     return stored
+
+
+def labelled_rows(data: Any, ignored: int) -> Tensor | None:
+    """Which rows have a label other than ``ignored``, bool ``[rows]``; ``None``: not known.
+
+    Known are class labels, and other whole-number targets of a TensorDataset, of which one of a row
+    is enough.
+    """
+    data, rows, _ = underlying(data)
+    if rows is not None:
+        whole = labelled_rows(data, ignored)
+        return None if whole is None else whole[rows]
+    if isinstance(data, ConcatDataset):
+        parts = [labelled_rows(part, ignored) for part in data.datasets]
+        known = [part for part in parts if part is not None]
+        return torch.cat(known) if len(known) == len(parts) else None
+    stored = class_labels(data, ignored=ignored)
+    if stored is None and isinstance(data, TensorDataset):
+        last = data.tensors[-1].cpu()
+        stored = None if last.is_floating_point() or last.is_complex() else last
+    return None if stored is None else (stored != ignored).unsqueeze(1).flatten(1).any(1)
 
 
 def row_groups(data: Any, part: str = "data") -> Tensor | None:
@@ -306,16 +330,17 @@ def like_classes(numbers: Tensor) -> bool:
     return int(counts.min()) >= min(RARE, len(numbers) / len(counts) / 4)
 
 
-def _stored_labels(data: Any, classes: bool | None) -> Tensor | None:
+def _stored_labels(data: Any, classes: bool | None, ignored: int | None) -> Tensor | None:
     """Labels in an attribute or column of ``data``, int64 ``[rows]``."""
     columns = [_column(data, name) for name in NAMES]
     if isinstance(data, TensorDataset) and len(data.tensors) > 1 and len(data):
         last = data.tensors[-1]
         if last.shape.numel() == len(last) and not (last.is_floating_point() or last.is_complex()):
             last = last.long().flatten()  # a length may be too large for its type
+            real = last if ignored is None else last[last != ignored]
             # other integers, such as counts, may be far larger
-            usual = int(last.min()) >= 0 and int(last.max()) < len(last)
-            columns += [last] if usual and (classes or like_classes(last)) else []
+            usual = len(real) and int(real.min()) >= 0 and int(real.max()) < len(last)
+            columns += [last] if usual and (classes or like_classes(real)) else []
     for column in columns:
         if not hasattr(column, "__len__") or not hasattr(data, "__len__"):
             continue

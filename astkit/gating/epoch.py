@@ -19,10 +19,9 @@ from torch.utils.data import DataLoader, Sampler
 from astkit import distributed, rng
 from astkit.checks import ABOVE_0, check_number
 from astkit.datasets.batch import IGNORED
-from astkit.datasets.facts import class_labels, underlying
+from astkit.datasets.facts import class_labels, labelled_rows
 from astkit.datasets.joined import divide_joined
 from astkit.datasets.loader import BatchSource, old_rows
-from astkit.gating.losses import whole_numbers
 from astkit.gating.selection import Selection, check_selection
 from astkit.progress import warn
 
@@ -95,7 +94,9 @@ class Epoch:
         rows: int64, the rows planned in this epoch so far, in the order of training.
         scale: float32, the factor on each row's loss in a mean over rows.
         classes: whether whole-number targets name classes; ``None`` where it is not known.
-        ignored: the label of rows without one, which are no candidates.
+        ignored: the label of rows without one; ``None`` where the criterion tells them by a mask.
+        labelled: which rows have a label, bool ``[samples]``, others are no candidates; ``None`` if
+            all have, or labels cannot be read ahead.
         candidates: number of candidates of the latest round, and of the rounds just before it in
             which nothing was planned; ``share`` of them was planned.
     """
@@ -109,7 +110,8 @@ class Epoch:
             self.samples, data = self.draws, divide_joined(data)[0]
         self.rounds = 1 if planner is None else planner.rounds
         self.classes: bool | None = None
-        self.ignored = IGNORED
+        self.ignored: int | None = None
+        self.labelled: Tensor | None = None
         self._given: dict[str, Any] = {"data": data, "validation": validation}
         self.candidates, self.share = 0, 1.0
         self.start(0)
@@ -122,20 +124,24 @@ class Epoch:
     def facts(self) -> dict[str, Any]:
         """What a `RunInfo` holds besides the place in the run, as known at the first plan."""
         # unless it is known better, a policy that asks for classes finds the labels stored
-        labels = class_labels(self._given["data"], self.classes is not False)
+        labels = class_labels(self._given["data"], self.classes is not False, self.ignored)
         return {**self._given, "labels": labels, "classes": self.classes}
 
-    @cached_property
-    def labelled(self) -> Tensor | None:
-        """Which rows have a label, bool ``[samples]``; ``None`` if all have, or it is not known."""
-        labels, (data, rows, _) = self.facts["labels"], underlying(self._given["data"])
-        if labels is None:  # of classes; a TensorDataset may hold other whole numbers
-            labels = getattr(data, "tensors", (None,))[-1]
-            labels = labels if rows is None or labels is None else labels[rows]
-        if labels is None or len(labels) != self.samples or not whole_numbers(labels):
-            return None
-        real = (labels != self.ignored).unsqueeze(1).flatten(1).any(1).cpu()
-        return None if bool(real.all()) else real
+    def read_labels(self, classes: bool | None, ignored: int | None = IGNORED) -> None:
+        """Read which rows have a label; see the attributes.
+
+        Raises ``ValueError`` if no row has one.
+        """
+        self.classes, self.ignored = classes, ignored
+        real = None if ignored is None else labelled_rows(self._given["data"], ignored)
+        if real is None or len(real) != self.samples or bool(real.all()):
+            real = None
+        self.labelled = real
+        if real is not None and not real.any():
+            raise ValueError(
+                f"all {self.samples} labels of the training data are {ignored}, which stands for no"
+                " label: correct them, or give the criterion another ignore_index"
+            )
 
     def start(self, number: int) -> None:
         """Forget the rows; epoch ``number`` is next."""
@@ -237,11 +243,13 @@ class PolicySampler(Sampler[int]):
             )
         self.policy, self.epochs = policy, check_number("epochs", epochs, ABOVE_0)
         self.epoch = Epoch(policy, samples, data, validation)
-        self.epoch.classes = classes
+        self.epoch.read_labels(classes)
         self.progress: Callable[[], float] | None = None
         self.sized = True
         self._learns = learns
-        self._length = policy.expected_rows(self.epoch.draws) // distributed.world()
+        labelled = self.epoch.labelled
+        rows = self.epoch.draws if labelled is None else int(labelled[: self.epoch.draws].sum())
+        self._length = policy.expected_rows(rows) // distributed.world()
         self._start()
 
     def _start(self) -> None:

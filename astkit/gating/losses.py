@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import copy
+import dis
+import inspect
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
+from types import FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -13,6 +17,7 @@ from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
 from astkit.datasets.batch import IGNORED, count_rows, integers, tensors
+from astkit.files import is_own
 
 Criterion = Callable[[Any, Any], Any]
 """``(outputs, targets)`` -> losses per row ``[rows]`` or per token ``[rows, ...]``, or a pair of
@@ -68,24 +73,63 @@ def labelled_losses(
         with suppress(IndexError):  # in short, for its speed; explained below
             return F.cross_entropy(single(outputs), targets.long(), reduction="none"), None
     losses, mask = token_losses(criterion, outputs, targets, ignores)
-    labelled = None if mask is None else (mask.unsqueeze(1).flatten(1) > 0).any(1)
-    return reduced(single(losses), mask), labelled
+    return reduced(single(losses), mask), None if mask is None else any_token(mask)
 
 
 def ignored_label(criterion: Criterion) -> int:
-    """The label that ``criterion`` leaves out: its ``ignore_index``, or a part's, else -100."""
-    parts = [*criterion.modules()] if isinstance(criterion, nn.Module) else [criterion]
-    found = [getattr(each, "ignore_index", None) for each in parts]
-    found.append(getattr(criterion, "keywords", {}).get("ignore_index"))  # of a partial
-    return next((each for each in found if isinstance(each, int)), IGNORED)
+    """The label that ``criterion`` leaves out: its ``ignore_index``, or a part's, else -100.
+
+    Parts are the modules of a module, the function and the arguments of a partial, the object of a
+    method, and what a function or an object of one's own reads.
+    """
+    parts: list[Any] = [] if criterion is cross_entropy_rows else [criterion]
+    for part in parts:  # it grows
+        held = {"ignore_index": getattr(part, "ignore_index", None), **_held_by(part)}
+        if type(held["ignore_index"]) is int:
+            return held["ignore_index"]
+        known = {*map(id, parts)}
+        parts += [each for each in held.values() if id(each) not in known]
+    return IGNORED
 
 
-def _labelled(criterion: Criterion, targets: Any) -> Tensor | None:
+def _held_by(part: Any) -> dict[str, Any]:
+    """What a part of a criterion reads, by name."""
+    if isinstance(part, nn.Module):
+        return {**dict(part.named_modules()), "forward": type(part).forward}
+    if isinstance(part, partial):
+        return {"": part.func, **dict(zip("abcdefgh", part.args, strict=False)), **part.keywords}
+    if isinstance(part, MethodType):
+        return {"": part.__self__, "function": part.__func__}
+    if not isinstance(part, FunctionType):
+        own = is_own(type(part).__module__) and not isinstance(part, type)
+        return {**getattr(part, "__dict__", {}), "": type(part).__call__} if own else {}
+    if not is_own(part.__module__):
+        return {}
+    read = inspect.getclosurevars(part)
+    defaults = {name: each.default for name, each in inspect.signature(part).parameters.items()}
+    held = {**defaults, **read.globals, **read.nonlocals}
+    steps = list(dis.get_instructions(part))
+    for place, step in enumerate(steps):  # f(outputs, targets, ignore_index=255)
+        of_call = step.opname == "KW_NAMES"  # before Python 3.13, which loads a tuple
+        names = part.__code__.co_consts[step.arg or 0] if of_call else step.argval
+        if isinstance(names, tuple) and "ignore_index" in names:
+            given = steps[place - len(names) + names.index("ignore_index")].argval
+            held["ignore_index"] = held.get(given, given)
+    return held
+
+
+def labelled_tokens(criterion: Criterion, targets: Any) -> Tensor | None:
+    """Which whole-number labels ``criterion`` does not leave out, bool; ``None`` for others."""
     with suppress(ValueError):
         labels = labels_of(targets)
         if labels.ndim and whole_numbers(labels):
             return labels != ignored_label(criterion)
     return None
+
+
+def any_token(mask: Tensor) -> Tensor:
+    """Whether a ``mask [rows, ...]`` is true anywhere in a row, bool ``[rows]``."""
+    return (mask.unsqueeze(1).flatten(1) > 0).any(1)
 
 
 def _usual(outputs: Any, targets: Any) -> bool:
@@ -180,10 +224,9 @@ def token_losses(
             f" {list(losses.shape)}: give both the same shape"
         )
     if mask is None and ignores:
-        mask = _labelled(criterion, targets)
+        mask = labelled_tokens(criterion, targets)
         if mask is not None and mask.shape != losses.shape:  # then rows count as a whole
-            whole = mask.unsqueeze(1).flatten(1).any(1)
-            mask = whole.view(-1, *(1,) * (losses.ndim - 1)).expand_as(losses)
+            mask = any_token(mask).view(-1, *(1,) * (losses.ndim - 1)).expand_as(losses)
     return losses, mask
 
 

@@ -117,7 +117,10 @@ class Policy:
         return None
 
     def choose(self, batch: Scored) -> Selection | None:
-        """Select the rows of a loaded batch to train on; ``None`` selects all."""
+        """Select the rows of a loaded batch to train on; ``None`` selects all.
+
+        Rows without a label are not in ``batch``.
+        """
         return None
 
     def observe(self, visit: Visit) -> None:
@@ -167,12 +170,16 @@ class Policy:
             setattr(self, name, value.clone() if isinstance(value, Tensor) else value)
 
     def choose_from(self, batch: Scored) -> Selection:
-        """What `choose` selects; ``ValueError`` if that is no valid selection of ``batch``."""
-        chosen = self.choose(batch)
+        """What `choose` selects of the rows of ``batch`` that have a label.
+
+        ``ValueError`` if that is no valid selection.
+        """
+        batch.leave_out_unlabelled()
+        none = batch.places is not None and not len(batch.places)
+        chosen = batch.select(torch.arange(0)) if none else self.choose(batch)
         if chosen is None:
             chosen = batch.select(torch.arange(batch.rows))
-        labelled = batch.labelled
-        return check_selection(chosen, batch.rows, self).among(labelled)
+        return batch.in_batch(check_selection(chosen, batch.rows, self))
 
     # --- what drives the rule: a trainer reports and exchanges, other loops use the rest ---
 

@@ -20,12 +20,22 @@ import torch
 from torch import Tensor, nn
 
 from astkit import distributed, rng
-from astkit.datasets.batch import Batch, call, count_rows, map_tensors, take_rows, tensors
+from astkit.datasets.batch import (
+    Batch,
+    call,
+    count_rows,
+    map_tensors,
+    take_rows,
+    targets_after,
+    tensors,
+)
 from astkit.gating.losses import (
     Criterion,
+    any_token,
     class_outputs,
     cross_entropy_rows,
     labelled_losses,
+    labelled_tokens,
     labels_of,
     logits_of,
 )
@@ -80,17 +90,11 @@ class Selection:
         return replace(self, index=index, weight=weight, active=torch.zeros_like(index).bool())
 
     def among(self, labelled: Tensor | None) -> Selection:
-        """The selected rows that are ``labelled`` (bool, of all rows; ``None``: all are)."""
-        if labelled is None or bool((kept := labelled.to(self.index.device)[self.index]).all()):
+        """The planned rows that are ``labelled`` (bool, of all rows; ``None``: all are)."""
+        if labelled is None or bool((kept := labelled[self.index]).all()):
             return self
-        total, active = self.normaliser, self.active
-        return replace(
-            self,
-            index=self.index[kept],
-            weight=self.weight[kept],
-            normaliser=None if total is None else total * float(kept.float().mean()),
-            active=None if active is None else active[kept],
-        )
+        total = None if self.normaliser is None else self.normaliser * float(kept.float().mean())
+        return Selection(self.index[kept], self.weight[kept], total)
 
     def __len__(self) -> int:
         return len(self.index)
@@ -208,8 +212,11 @@ def evaluating(model: nn.Module | None, device: torch.device | str = "cpu") -> I
             torch.clear_autocast_cache()  # before torch 2.10, its weights have no gradients
 
 
-_CHANGES: WeakKeyDictionary[nn.Module, dict[bool, bool]] = WeakKeyDictionary()
-"""Whether a pass of a model, in training mode or not, changes its inputs in place."""
+_CHANGES: WeakKeyDictionary[nn.Module, dict[bool, bool | None]] = WeakKeyDictionary()
+"""Whether a pass of a model, in training mode or not, changes its inputs in place.
+
+``None``: it did not, and the next pass is to show whether it does so now.
+"""
 _VERSION = attrgetter("_version")
 
 
@@ -221,9 +228,11 @@ def unchanged(
     ``batch`` keeps its values and its keys. The first pass of a model, in either mode, works on a
     copy, which shows whether the model changes its inputs in place; if so, all do. A ``fresh``
     batch is not used again, so that its tensors need no copy. Raises ``ValueError`` for a change
-    that begins later.
+    that begins later: at once if torch counts it, and one of ``x.data`` or of an array that shares
+    the memory at the next pass that compares values, see `compare_again`.
     """
     known = _CHANGES.setdefault(model, {})
+    first = model.training not in known
     changes = False if fresh else known.get(model.training)
     single, given = isinstance(batch.x, Tensor), batch
     if changes is not False or not single:  # else containers that the model may write to
@@ -234,21 +243,28 @@ def unchanged(
     before = list(map(_VERSION, own))
     outputs = forward(model, given)
     touched = before != list(map(_VERSION, own))
-    if changes is False and touched:
-        raise ValueError(
-            f"the model now changes its inputs in place, as it did not at first: {_NEW}"
-        )
     if changes is None:  # x.data, or an array that shares its memory, has no new version
-        known[model.training] = touched or not all(map(same_values, tensors(batch.x), own))
-        if known[model.training]:
-            warn(f"the model changes its inputs in place, so passes work on copies of them: {_NEW}")
-    if given.y is not given.x:
-        return outputs, batch.y
-    # with what the model wrote, and what it took out
-    return outputs, {**batch.y, **given.y} if isinstance(given.y, dict) else given.y
+        touched = touched or not all(map(same_values, tensors(batch.x), own))
+        known[model.training] = touched
+    if touched and not changes:
+        if not first:
+            raise ValueError(
+                f"the model now changes its inputs in place, as it did not at first: {_NEW}"
+            )
+        warn(f"the model changes its inputs in place, so passes work on copies of them: {_NEW}")
+    return outputs, targets_after(batch, given)
 
 
 _NEW = "let forward make new tensors, such as with x = (x - mean) / std"
+
+
+def compare_again(model: nn.Module) -> None:
+    """Let the next pass in each mode show whether a model that did not change its inputs now does.
+
+    A `Trainer` calls it after each epoch.
+    """
+    known = _CHANGES.get(model, {})
+    known |= {mode: None for mode, changes in known.items() if not changes}
 
 
 def changes_inputs(model: nn.Module) -> bool:
@@ -260,7 +276,10 @@ def same_values(first: Tensor, second: Tensor) -> bool:
     """Whether two tensors have the same values, NaN included; of sparse ones it is not known."""
     if first.is_nested or first.layout != torch.strided:
         return True
-    return first.shape == second.shape and bool(((first == second) | (first != first)).all())
+    if first.shape != second.shape:
+        return False
+    nan = (first != first) & (second != second)
+    return bool(((first == second) | nan).all())
 
 
 def called(model: nn.Module, batch: Batch) -> Any:
@@ -283,6 +302,9 @@ class Scored:
     `score` runs one forward pass of ``model`` in eval mode without gradients, whose cost is
     counted; before it, ``outputs`` and ``losses`` raise ``RuntimeError``.
 
+    `Policy.choose` sees the rows that have a label alone. Where a criterion tells them by a mask,
+    it does so after `score`.
+
     Args:
         outputs: model outputs; ``None`` if not known yet.
         targets, inputs: second argument of the criterion, and inputs of the model.
@@ -293,7 +315,9 @@ class Scored:
         count: called for each pass over these rows.
 
     Attributes:
-        ignores: whether rows may have no label.
+        ignores: whether rows may have no label; ``masked``: whether only a mask of the criterion
+            says which.
+        places: the rows of the loaded batch that it holds, int64 ``[rows]``; ``None``: all.
     """
 
     def __init__(
@@ -318,7 +342,9 @@ class Scored:
         self._forward = forward or called
         self._count = count or (lambda model, batch: None)
         self._losses: Tensor | None = None
-        self.ignores = True
+        self.ignores, self.masked = True, False
+        self.places: Tensor | None = None
+        self._loaded: int | None = None  # rows of the batch that was loaded, if some are left out
 
     @property
     def rows(self) -> int:
@@ -330,6 +356,8 @@ class Scored:
         if self._outputs is None:
             assert self.model is not None, "pass outputs or a model that computes them"
             self._outputs = self.forward(self.model)
+            if self._loaded is not None and self.labelled is not None:
+                self._keep(self.labelled)
         return self
 
     @property
@@ -356,13 +384,43 @@ class Scored:
 
     @property
     def labelled(self) -> Tensor | None:
-        """Which rows have a label, which alone may be chosen: bool ``[rows]``; ``None``: all.
+        """Which of its rows have a label: bool ``[rows]``; ``None``: all.
 
         ``None`` too before it is scored, and where the criterion does not fit the outputs.
         """
         with suppress(ValueError, RuntimeError):
             return self.measured[1] if self.ignores else None
         return None
+
+    def leave_out_unlabelled(self) -> None:
+        """Hold only rows that have a label, from here on and once the batch is scored."""
+        if self.ignores:
+            self._loaded = self.rows
+            mask = None if self.masked else labelled_tokens(self.criterion, self.targets)
+            if mask is not None:
+                self._keep(any_token(mask))
+
+    def _keep(self, labelled: Tensor) -> None:
+        if bool(labelled.all()):
+            return
+        kept, count = labelled.nonzero().squeeze(1), self.rows
+        self.places = kept if self.places is None else self.places[kept]
+        if len(kept):  # no pass is made over none
+            self.batch, targets = self.batch.take(kept), self.targets
+            self.index, self.inputs, self.targets = self.batch
+            if self._outputs is not None:
+                self.targets = take_rows(targets, kept, count)  # as the model left them
+                self._outputs = take_rows(self._outputs, kept, count)
+                self.measured = self.measured[0][kept], None
+
+    def in_batch(self, chosen: Selection) -> Selection:
+        """``chosen`` with the numbers that its rows have in the batch that was loaded."""
+        if self.places is None:
+            return chosen
+        if not len(self.places):
+            return Selection(self.places, candidates=self._loaded)
+        index = self.places[chosen.index]
+        return replace(chosen, index=index, candidates=self._loaded, scores=None)
 
     @property
     def evaluated(self) -> bool:

@@ -36,13 +36,15 @@ class Targets(NamedTuple):
         classes: whether whole numbers among them name classes; ``None`` where it is not known.
         logits: whether the outputs hold a logit for each of the classes.
         predicted: whether the outputs tell the predicted class: such logits, or one of two classes.
-        ignored: whether rows may have no label, which a criterion leaves out.
+        ignored: whether rows may have no label, which a criterion leaves out; ``masked``: whether
+            it says itself which, by a mask.
     """
 
     classes: bool | None = None
     logits: bool = False
     predicted: bool = False
     ignored: bool = False
+    masked: bool = False
 
 
 def targets_of(criterion: Criterion, outputs: Any, targets: Any) -> Targets:

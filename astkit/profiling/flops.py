@@ -28,7 +28,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 from astkit import distributed, rng
-from astkit.datasets.batch import Batch, arguments, map_tensors, tensors
+from astkit.datasets.batch import Batch, arguments, map_tensors, targets_after, tensors
 from astkit.progress import warn
 
 Shape = tuple[tuple[int, ...], ...]
@@ -260,14 +260,16 @@ def _run(
         for name, parameter in model.named_parameters()
     }
     trained = [copy for copy in copies.values() if copy.requires_grad]
-    args, keywords = arguments(model, batch.x, batch.y)
+    given = batch.map(partial(map_tensors, lambda tensor: tensor))  # which the model may write to
+    args, keywords = arguments(model, given.x, given.y)
     counter = FlopCounter()
     modes = [(module, module.training) for module in model.modules()]
     try:
         for module, before in modes:
             module.training = training and before
         with torch.set_grad_enabled(training), counter:
-            losses = criterion(functional_call(model, state | copies, args, keywords), batch.y)
+            outputs = functional_call(model, state | copies, args, keywords)
+            losses = criterion(outputs, targets_after(batch, given))
             loss = (losses[0] if isinstance(losses, tuple) else losses).sum()
             forward = counter.get_total_flops()
             if trained and loss.requires_grad:

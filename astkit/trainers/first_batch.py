@@ -61,14 +61,15 @@ def check_batch(
     found = targets_of(criterion, outputs, y)
     for metric in metrics:
         metric.check(singles(outputs), y)
-    known, own = class_labels(source), gives_mask(criterion, outputs, y)
+    known = class_labels(source)
+    own = criterion is not cross_entropy_rows and gives_mask(criterion, outputs, y)
     if found.logits and not own:  # which may leave out any label
         for labels in (labels_of(batch.y), known):
             if labels is not None:
                 check_labels(labels, logits_of(outputs).shape[1], ignored_label(criterion))
     some = own or known is None or bool((known == ignored_label(criterion)).any())
     _, mask = token_losses(criterion, outputs, y)
-    return found._replace(ignored=some and mask is not None)
+    return found._replace(ignored=some and mask is not None, masked=own)
 
 
 def check_rows_known(policy: Policy) -> None:

@@ -157,6 +157,8 @@ class Reports:
         for place, (record, _) in enumerate(kept):
             known, more = (latest, shown) if place == last else ({}, {})
             metrics = {**record.metrics, **found[place], **known}
+            if metrics["loss"] is not None and math.isnan(metrics["loss"]):
+                metrics["loss"] = None  # no row had a label; another NaN was refused
             few = found[len(kept) + place]
             self.log(StepRecord(record.step, "train", metrics), {**few, **more})
         self._sent = time.perf_counter()

@@ -78,7 +78,8 @@ class Accumulated:
     Attributes:
         rows, pending: rows and batches since the latest step.
         total: sum of their normalisers; ``summed``: whether gradients are still to be divided.
-        missing: those of the rows that have no label, by their share of the weights.
+        missing: those of the rows that have no label, by their share of the weights;
+            ``unlabelled``: whether any row so far had none.
         parameters: those of the model.
     """
 
@@ -87,6 +88,7 @@ class Accumulated:
         self.rows = self.pending = 0
         self.total: float | Tensor = 0.0
         self.missing: float | Tensor = 0.0
+        self.unlabelled: bool | Tensor = False
         self.summed = False
 
     def clear(self) -> None:
@@ -354,6 +356,7 @@ class Optimisation:
         accumulated.rows += len(losses)
         if self.ignores:
             accumulated.missing = accumulated.missing + _unlabelled(losses, weight)
+            accumulated.unlabelled = losses.isnan().any() | accumulated.unlabelled
         return losses
 
     def _gradient(self, weight: Tensor | None, batch: Batch, divisor: float | Tensor) -> Tensor:

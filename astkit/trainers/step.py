@@ -39,16 +39,18 @@ class StepResult(NamedTuple):
         if real is not None:
             rows, losses, known = rows[real], losses[real], known.take(real)
         visits = [Visit(_index(batch.index, rows), losses, *known[:3])]
-        if self.seen is not None and self.seen.known_losses is not None:
-            rest = torch.ones(batch.rows, dtype=torch.bool, device=rows.device)
-            rest[rows] = False
-            if self.seen.labelled is not None:
-                rest &= self.seen.labelled.to(rest.device)
+        seen = self.seen
+        if seen is not None and seen.known_losses is not None:
+            rest = torch.ones(batch.rows, dtype=torch.bool, device=seen.losses.device)
+            rest[rows.to(rest.device)] = False
+            rest = rest if seen.places is None else rest[seen.places]
+            if len(rest) and seen.labelled is not None:
+                rest &= seen.labelled
             rows, known = rest.nonzero().squeeze(1), Predictions()
             if watching:
-                known = predictions(self.seen.outputs, self.seen.targets).take(rows)
-            losses = self.seen.losses[rows.to(self.seen.losses.device)]
-            visits.append(Visit(_index(batch.index, rows), losses, *known[:3], trained=False))
+                known = predictions(seen.outputs, seen.targets).take(rows)
+            losses = seen.losses[rows]
+            visits.append(Visit(_index(seen.index, rows), losses, *known[:3], trained=False))
         return [visit for visit in visits if len(visit.losses)]
 
 

@@ -31,12 +31,13 @@ from astkit.gating.losses import (
     token_losses,
 )
 from astkit.gating.policy import Policy, as_policy
-from astkit.gating.selection import Scored, evaluating, unchanged
+from astkit.gating.selection import Scored, compare_again, evaluating, unchanged
 from astkit.gating.targets import Targets
 from astkit.interrupts import deferred_interrupt
 from astkit.profiling.energy import EnergyMeter
 from astkit.profiling.flops import BatchFlops, Costs, RowFlops, count_flops, shape_of
 from astkit.profiling.ledger import Ledger, synchronizer
+from astkit.progress import warn
 from astkit.trainers.batches import Batches, gives_new_tensors
 from astkit.trainers.checkpoint import Checkpoints, of_a_run
 from astkit.trainers.config import (
@@ -59,6 +60,7 @@ from astkit.trainers.fingerprint import describe_run, plain
 from astkit.trainers.first_batch import check_batch, check_rows_known, initialise
 from astkit.trainers.history import History, Observer, Reports, StepRecord
 from astkit.trainers.optimisation import Optimisation
+from astkit.trainers.predictions import predict
 from astkit.trainers.progress import TrainingBar, follow
 from astkit.trainers.steering import Event, Steering
 from astkit.trainers.step import StepResult
@@ -436,6 +438,7 @@ class Trainer:
             count=self._count_pass,
         )
         seen.ignores = self.optimisation.ignores
+        seen.masked = self.targets is not None and self.targets.masked
         return seen
 
     def count_flops(self, model: nn.Module, batch: Batch) -> BatchFlops:
@@ -458,8 +461,8 @@ class Trainer:
         with self.ledger.paused(), evaluating(self.model, self.device):
             metrics = () if self.validation is None else self.validator.metrics
             self.targets = check_batch(forward, self.criterion, batch, source, metrics)
-        self.batches.epoch.classes = self.targets.classes
-        self.batches.epoch.ignored = ignored_label(self.criterion)
+        ignored = None if self.targets.masked else ignored_label(self.criterion)
+        self.batches.epoch.read_labels(self.targets.classes, ignored)
         self.optimisation.ignores = self.targets.ignored
         if not self.targets.predicted:
             self.optimisation.watching = False  # outputs tell no class
@@ -609,6 +612,13 @@ class Trainer:
             self.optimisation.flush()
             self.policy.exchange()
         self.report()
+        if self.policy.plans and bool(self.optimisation.accumulated.unlabelled):
+            warn(
+                f"{type(self.policy).__name__} plans rows without a label too, since labels cannot"
+                " be read ahead: give the data set an attribute labels, or leave such rows out with"
+                " Subset(data, rows)"
+            )
+        compare_again(self.model)
         number = self.epoch + 1  # counted from 1
         self.batches.end_epoch()
         self.progress = self._spent()
@@ -651,6 +661,26 @@ class Trainer:
         """
         check_unshuffled(data)
         return self.measure(as_loader(data, self.device, shuffle=False)).values()
+
+    def predict(self, data: Any, *, probabilities: bool = False) -> Any:
+        """What the model says of every row of ``data``, in order, in one pass in evaluation mode.
+
+        Where the training data are a `Table`: numbers in the label's unit, float32 ``[rows]``, or a
+        list of names of classes. Else the outputs on the CPU: tensors joined by rows, tuples part
+        by part, the ``logits`` of an object; where lengths differ, lists with an entry a row. Each
+        of several processes returns all rows. ::
+
+            predicted = trainer.predict("later.csv")
+
+        Args:
+            data: a data set or a loader, labelled or not; or, where the training data are a
+                `Table`, a file or DataFrame, which is read as that.
+            probabilities: of the classes of a `Table`, float32 ``[rows, classes]``.
+
+        Raises ``ValueError`` for a loader that shuffles or leaves rows out, for a stream without a
+        length, and for data without rows.
+        """
+        return predict(self, data, probabilities)
 
     def measure(self, source: BatchSource, rows: Tensor | None = None, keep: int = 0) -> Measured:
         """Values of each row of ``source``, or of its ``rows`` (int64 ``[n]``), in one pass.

@@ -300,15 +300,26 @@ def test_any_batch_and_any_criterion_count_the_same() -> None:
     def masked(outputs: SimpleNamespace, labels: Tensor) -> tuple[Tensor, Tensor]:
         return losses(outputs, labels), labels > 0
 
+    class Popping(Keyed):
+        def forward(self, batch: Any) -> SimpleNamespace:  # type: ignore[override]
+            del batch["labels"]
+            return super().forward(batch.pop("pixels"), batch["others"])
+
     whole = {"pixels": x, "others": x, "labels": y, "names": list("abcde")}
     nested = {"labels": [y], "weight": 1.0}
+
+    def of_batch(outputs: SimpleNamespace, batch: Any) -> Tensor:
+        return losses(outputs, batch["labels"])
+
     for inputs, targets, criterion in (
         (Args((x, x)), y, losses),
         (Args((x, x)), y, masked),
-        (whole, whole, lambda outputs, batch: losses(outputs, batch["labels"])),
+        (whole, whole, of_batch),
         (Args((x, x)), nested, lambda outputs, batch: masked(outputs, batch["labels"][0])),
     ):
         assert count_flops(Keyed(), inputs, targets, criterion) == expected
+    assert count_flops(Popping(), whole, whole, of_batch) == expected
+    assert len(whole) == 4
 
 
 def embedding() -> nn.Sequential:

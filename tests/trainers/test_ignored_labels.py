@@ -10,11 +10,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import Subset, TensorDataset
+from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
 from astkit import Gate, Policy, RandomSubset, SampleBySampleTrainer, Selection, Trainer
 from astkit import distributed as several
+from astkit.comparison.training import RunRecord, _cost
+from astkit.datasets import Loader
 from astkit.gating import Scored, Visit
+from astkit.gating.losses import ignored_label
 from astkit.trainers import TrainConfig
 from tests import build
 from tests.trainers.worlds import in_world
@@ -270,3 +273,172 @@ def test_rows_without_a_label_count_by_their_weight_in_the_mean() -> None:
         build.trainer(model, TensorDataset(X, labels(-100)), **options).run(progress=False)
         gradients.append(model.weight.detach() - 1)
     torch.testing.assert_close(*gradients)
+
+
+class Lowest(Policy):
+    """Takes the half of the lowest losses; keeps how many rows it saw, and what it was told."""
+
+    needs_index = True
+
+    def __init__(self) -> None:
+        self.saw: list[int] = []
+        self.told: list[tuple[int, bool]] = []
+
+    def choose(self, batch: Scored) -> Selection:
+        batch.score()
+        assert batch.index is not None
+        assert len(batch.losses) == len(batch.outputs) == len(batch.index) == batch.rows
+        self.saw.append(batch.rows)
+        return Selection(batch.losses.topk(-(-batch.rows // 2), largest=False).indices)
+
+    def observe(self, visit: Visit) -> None:
+        assert (visit.losses > 0).all()
+        self.told += [(row, visit.trained) for row in visit.index.tolist()]  # type: ignore[union-attr]
+
+
+def rows_of(data: Any, policy: Any, criterion: Any, **options: Any) -> tuple[Trainer, list[int]]:
+    """A run, and the rows that it trained on."""
+    given = {"policy": policy, "criterion": criterion, "batch_size": 16, **options}
+    several = criterion is CASES["tokens, own"][0]
+    model = PerToken() if several else nn.Linear(4, 3, dtype=torch.float64)
+    trainer, rows = build.trainer(model, data, **given), list[int]()
+    trainer.reports.watchers.append(lambda b, result: rows.extend(b.index[result.rows].tolist()))
+    trainer.run(progress=False)
+    return trainer, rows
+
+
+@pytest.mark.parametrize("case", ["-1", "a mask", "losses alone", "tokens, own"])
+def test_a_policy_sees_the_rows_with_a_label_alone(case: str) -> None:
+    criterion, targets, _ = CASES[case]
+    policy = Lowest()
+    _, rows = rows_of(TensorDataset(X, targets), policy, criterion)
+    assert sum(policy.saw) == 2 * int(REAL.sum())
+    assert sorted(row for row, _ in policy.told) == sorted(2 * REAL.nonzero()[:, 0].tolist())
+    assert sorted(row for row, trained in policy.told if trained) == sorted(rows)
+    assert len(rows) == sum(-(-each // 2) for each in policy.saw)
+
+
+def halves(*tensors: Tensor) -> ConcatDataset[Any]:
+    whole = TensorDataset(*tensors)
+    return ConcatDataset([TensorDataset(*whole[:40]), TensorDataset(*whole[40:])])
+
+
+DATA: dict[str, Callable[..., Any]] = {
+    "tensors": TensorDataset,
+    "concatenated": halves,
+    "a part of them": lambda *tensors: Subset(halves(*tensors), range(64)),
+    "with an attribute": lambda x, y: build.computed(64, lambda row: (x[row], y[row]), targets=y),
+}
+UNREADABLE = {"unreadable": lambda x, y: build.computed(64, lambda row: (x[row], y[row]))}
+
+
+@pytest.mark.parametrize("policy", ["random:rate=0.5", "infobatch", "class_balanced"])
+@pytest.mark.parametrize("kind", DATA)
+def test_a_plan_draws_rows_with_a_label_alone(kind: str, policy: str) -> None:
+    for ignored in (-100, -1):
+        criterion = nn.CrossEntropyLoss(ignore_index=ignored, reduction="none")
+        _, rows = rows_of(DATA[kind](X, labels(ignored)), policy, criterion)
+        assert rows
+        assert REAL[rows].all()
+        if policy == "class_balanced":
+            assert len(rows) == 2 * int(REAL.sum())
+            assert Y[rows].bincount().tolist() == pytest.approx([len(rows) / 3] * 3, abs=2)
+    sampler = RandomSubset(1.0).sampler(DATA[kind](X, labels(-100)), epochs=2)
+    assert len(sampler) == len([*sampler]) == int(REAL.sum())
+
+
+def test_a_plan_over_labels_that_cannot_be_read_ahead_says_so() -> None:
+    ce, mask, squared = CASES["-1"][0], CASES["a mask"][0], lambda o, y: (squares(o, y), y > -200)
+    for data, criterion in (
+        (UNREADABLE["unreadable"](X, labels(-1)), ce),
+        (TensorDataset(X, labels(9)), mask),
+    ):
+        with pytest.warns(
+            UserWarning, match="plans rows without a label too, since labels"
+        ) as said:
+            rows_of(data, RandomSubset(0.5), criterion)
+        assert len(said) == 1
+    _, rows = rows_of(TensorDataset(X, labels(-100)), RandomSubset(1.0), squared, epochs=1)
+    assert sorted(rows) == [*range(64)]  # of which the mask leaves out none
+
+
+@pytest.mark.filterwarnings("ignore:.*plans rows without a label")
+@pytest.mark.parametrize("kind", ["tensors", "concatenated", "unreadable"])
+@pytest.mark.parametrize("policy", [Gate(0.25), Lowest(), RandomSubset(0.5)])
+def test_a_random_control_trains_on_as_many_rows_with_a_label(policy: Policy, kind: str) -> None:
+    y = Y.masked_fill(torch.arange(64) % 4 == 0, -100)
+    ce, record = nn.CrossEntropyLoss(reduction="none"), RunRecord(64, torch.device("cpu"))
+    data = {**DATA, **UNREADABLE}[kind](X, y)
+    run, rows = rows_of(data, copy.deepcopy(policy), ce, epochs=20, observers=[record])
+    _, others = rows_of(data, RandomSubset(_cost(run, record.offered)["rate"]), ce, epochs=20)
+    assert int((y[rows] >= 0).sum()) == pytest.approx(int((y[others] >= 0).sum()), rel=0.06)
+    assert record.losses[:, y < 0].isnan().all()
+
+
+@pytest.mark.parametrize("policy", [None, "random:rate=0.5", "gate:rate=0.5", "class_balanced"])
+def test_data_without_any_label_are_one_sentence(policy: str | None) -> None:
+    for kind in DATA.values():
+        data = kind(X.float(), torch.full((64,), -100))
+        run = build.trainer(build.network(4, 3), data, policy=policy)
+        build.refused((run.run, "all 64 labels of the training data are -100, which stands for no"))
+
+
+@pytest.mark.parametrize("policy", [None, Gate(0.5), Gate(0.5, controller="top_k"), Lowest()])
+def test_the_loss_shown_of_a_batch_without_a_label_is_none(policy: Any) -> None:
+    y = Y.masked_fill(torch.arange(64) < 16, -1)
+    data = Loader(TensorDataset(X, y), 16, shuffle=False)
+    run, _ = rows_of(data, policy, CASES["-1"][0], epochs=1, batch_size=None)
+    losses = [step["loss"] for step in run.history.steps]
+    assert [loss is None for loss in losses] == [True, False, False, False]
+
+
+SKIPPED = 5
+
+
+class Losses:
+    def __init__(self) -> None:
+        self.inner = nn.CrossEntropyLoss(ignore_index=255, reduction="none")
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return self.inner(outputs, targets)
+
+    __call__ = loss
+
+
+def closing_over(inner: Any) -> Any:
+    return lambda outputs, targets: inner(outputs, targets)
+
+
+def given_by_name(ignore_index: int) -> Any:
+    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        return F.cross_entropy(outputs, targets, ignore_index=ignore_index, reduction="none")
+
+    return loss
+
+
+INNER = nn.CrossEntropyLoss(ignore_index=255, reduction="none")
+CRITERIA: list[tuple[Any, int]] = [
+    (INNER, 255),
+    (Wrapped(), 255),
+    (Losses(), 255),
+    (Losses().loss, 255),
+    (INNER.forward, 255),
+    (partial(INNER), 255),
+    (partial(Losses().loss), 255),
+    (partial(F.cross_entropy, ignore_index=0, reduction="none"), 0),
+    (closing_over(INNER), 255),
+    (closing_over(Losses().loss), 255),
+    (given_by_name(7), 7),
+    (lambda o, y: INNER(o, y), 255),
+    (lambda o, y, loss=INNER: loss(o, y), 255),
+    (lambda o, y: F.cross_entropy(o, y, ignore_index=0, reduction="none"), 0),
+    (lambda o, y: F.cross_entropy(o, y, None, ignore_index=SKIPPED, reduction="none"), SKIPPED),
+    (nn.CrossEntropyLoss(reduction="none"), -100),
+    (nn.MSELoss(reduction="none"), -100),
+    (squares, -100),
+]
+
+
+@pytest.mark.parametrize("case", range(len(CRITERIA)))
+def test_the_ignored_label_is_read_from_the_criterion(case: int) -> None:
+    assert ignored_label(CRITERIA[case][0]) == CRITERIA[case][1]

@@ -128,6 +128,14 @@ class Late(nn.Linear):
         return super().forward(x.nan_to_num_(0.0) if self.passes > 15 else x.nan_to_num(0.0))
 
 
+class LateByData(Late):
+    def forward(self, x: Tensor) -> Tensor:
+        self.passes += 1
+        if self.passes > 15:
+            x.data.nan_to_num_(0.0)
+        return nn.Linear.forward(self, x.nan_to_num(0.0))
+
+
 def test_what_cannot_be_trained_on_as_it_is_is_one_sentence() -> None:
     rows, batches = TensorDataset(X, Y), [(X.clone(), Y)]
 
@@ -143,6 +151,9 @@ def test_what_cannot_be_trained_on_as_it_is_is_one_sentence() -> None:
     refused(
         (lambda: Trainer(Late(4, 3), rows, policy=Gate(0.5), epochs=3, batch_size=8).run(), later),
         (lambda: Trainer(Late(4, 3), batches, epochs=20).run(), later),
+        (lambda: Trainer(LateByData(4, 3), batches, epochs=20).run(), later),
+        (lambda: Trainer(LateByData(4, 3), rows, policy=Gate(0.5), epochs=20).run(), later),
+        (lambda: Trainer(LateByData(4, 3), rows, batches, epochs=20).run(), later),
         (own_loop, later),
         (
             lambda: Trainer(Changing(filled), batches, epochs=1, criterion=shifting).run(),

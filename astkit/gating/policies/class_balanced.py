@@ -37,13 +37,14 @@ class ClassBalanced(Policy):
                 f"{name} chooses by class, but the criterion takes the targets as numbers: use a"
                 " policy that needs no classes, such as InfoBatch, or a criterion over classes"
             )
-        if run.labels is None or bool((run.labels < 0).any()):
-            held = "no class labels" if run.labels is None else f"the label {int(run.labels.min())}"
+        own = None if run.labels is None else run.labels[run.rows]
+        if own is None or bool((own < 0).any()):
+            held = "no class labels" if own is None else f"the label {int(own.min())}"
             raise ValueError(
                 f"{name} chooses by class, but the data set holds {held}: give it an attribute"
                 " labels with one class number of 0 or more for each sample"
             )
-        labels = run.labels.unique(return_inverse=True)[1][run.rows]  # numbered without gaps
+        labels = own.unique(return_inverse=True)[1]  # numbered without gaps
         count = max(1, round(self.rate * len(run.rows)))
         key = (run.seed, "class_balanced", run.epoch, run.round)
         order = rng.permutation(len(labels), *key)
