@@ -60,6 +60,7 @@ from astkit.trainers.fingerprint import describe_run, plain
 from astkit.trainers.first_batch import check_batch, check_rows_known, initialise
 from astkit.trainers.history import History, Observer, Reports, StepRecord
 from astkit.trainers.optimisation import Optimisation
+from astkit.trainers.predictions import predict
 from astkit.trainers.progress import TrainingBar, follow
 from astkit.trainers.steering import Event, Steering
 from astkit.trainers.step import StepResult
@@ -656,6 +657,26 @@ class Trainer:
         """
         check_unshuffled(data)
         return self.measure(as_loader(data, self.device, shuffle=False)).values()
+
+    def predict(self, data: Any, *, probabilities: bool = False) -> Any:
+        """What the model says of every row of ``data``, in order, in one pass in evaluation mode.
+
+        Where the training data are a `Table`: numbers in the label's unit, float32 ``[rows]``, or a
+        list of names of classes. Else the outputs on the CPU: tensors joined by rows, tuples part
+        by part, the ``logits`` of an object; where lengths differ, lists with an entry a row. Each
+        of several processes returns all rows. ::
+
+            predicted = trainer.predict("later.csv")
+
+        Args:
+            data: a data set or a loader, labelled or not; or, where the training data are a
+                `Table`, a file or DataFrame, which is read as that.
+            probabilities: of the classes of a `Table`, float32 ``[rows, classes]``.
+
+        Raises ``ValueError`` for a loader that shuffles or leaves rows out, for a stream without a
+        length, and for data without rows.
+        """
+        return predict(self, data, probabilities)
 
     def measure(self, source: BatchSource, keep: int = 0) -> Measured:
         """Values of each row of ``source``, in one pass.
