@@ -7,6 +7,7 @@ every policy, and random selection at the rate of each policy that skips samples
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -49,7 +50,9 @@ def train_plan(plan: Plan, check_baseline: bool, notes: Sequence[str]) -> dict[s
     """
     paths = sorted((plan.folder / "entries").glob("*.json"))
     entries: Entries = {(each["policy"], each["seed"]): each for each in map(read_json, paths)}
-    with same_reads(plan) as keep, RunsBar() as bar:
+    # a temporary folder has no results of another call
+    same = same_reads(plan) if plan.resumable else nullcontext(lambda: None)
+    with same as keep, RunsBar() as bar:
         _check_policies(plan, entries)
         forecast, followers = tell_forecast(plan, bar)
         baseline = find_rates(plan, followers, entries, check_baseline, bar)

@@ -9,8 +9,10 @@ from typing import Any, Literal
 
 from astkit.progress import kernel
 
+Mode = Literal["off", "headless", "ask"]
 
-def mode(live: bool | None = None) -> Literal["off", "headless", "ask"]:
+
+def mode(live: bool | None = None) -> Mode:
     """Whether to show figures ("headless"), and controls too ("ask"), or nothing ("off").
 
     papermill, nbval and nbconvert send requests without metadata, while front ends that show
