@@ -269,7 +269,9 @@ def _converted(
         first += len(cells[0]) if cells else 0
     for name, column in columns.items():
         if column.kind == "words":
-            whole[name] = pd.Categorical.from_codes(whole[name], pd.Index([*words[name]]))
+            whole[name] = pd.Categorical.from_codes(
+                whole[name], pd.Index([*words[name]], dtype="str")
+            )
     return whole, odd
 
 
