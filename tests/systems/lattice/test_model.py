@@ -73,24 +73,15 @@ def test_presets_grow_and_run() -> None:
         assert output.y.isfinite().all()
 
 
-def test_one_call_a_step() -> None:
-    batch = 6
-    built = model(config())
+def test_a_step_is_one_call_and_chunks_of_flows_change_nothing_else() -> None:
+    built, x = model(config()), inputs(3)
     neuron, carrier, mapper = calls(built.neuron), calls(built.carrier), calls(built.mapper)
-    output = built(inputs(batch))
-    loss(output).backward()
-    assert len(neuron) == len(carrier) == int(output.stats.steps.max())
-    assert neuron[0] == 12 * batch
-    assert mapper == [batch]
-
-
-def test_chunks_of_flows_change_calls_and_nothing_else() -> None:
-    built = model(config())
-    x = inputs(3)
     whole = gradients(built, expected := built(x))
-    seen = calls(built.neuron)
+    assert len(neuron) == len(carrier) == int(expected.stats.steps.max())
+    assert (neuron[0], mapper) == (12 * 3, [3])
+    neuron.clear()
     part = gradients(built, output := built(x, flows_per_call=5))
-    assert max(seen) == 5
+    assert max(neuron) == 5
     assert (output.surface - expected.surface).abs().max() <= BOUND
     assert exactly(output.stats, expected.stats)
     for name, gradient in whole.items():
