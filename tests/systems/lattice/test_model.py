@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import nn
 
 from astkit.systems.lattice.model import (
@@ -15,7 +13,6 @@ from astkit.systems.lattice.model import (
     PRESETS,
     EnergyFlowLattice,
     LatticeConfig,
-    fold,
 )
 from astkit.systems.lattice.plots import flow_table
 from tests.systems.lattice.examples import config, gradients, inputs, loss, model
@@ -156,13 +153,3 @@ def test_wrong_inputs_are_refused() -> None:
     for x in (inputs(2, dim=7), inputs(2)[:0]):
         with pytest.raises(ValueError, match=r"\[batch, dim\] with dim 6 and a batch of 1 or more"):
             built(x)
-
-
-@settings(deadline=None, max_examples=40)
-@given(st.floats(-40, 40), st.integers(1, 9))
-def test_fold_bounces_to_and_fro(value: float, wall: int) -> None:
-    at = value
-    while not 0 <= at <= wall:
-        at = -at if at < 0 else 2 * wall - at
-    folded = fold(torch.tensor([value], dtype=torch.float64), torch.tensor([float(wall)]))
-    torch.testing.assert_close(folded.item(), at, atol=1e-12, rtol=0)
