@@ -143,7 +143,7 @@ class Verdict:
         if self.given_forecast:
             facts.append("given this forecast")
         said = f"{self.policy}: {self.words}: {', '.join(facts)}"
-        said += self._reason() if self.outcome == "cannot tell yet" else ""
+        said += self.reason() if self.outcome == "cannot tell yet" else ""
         if self.better and self.beats_random is False:
             said += f"; against random samples {self.amount(self.to_random)}"
             said += f", {_seeds(self.to_random.n)}" * (self.to_random.n < self.n)
@@ -160,7 +160,7 @@ class Verdict:
         value = f"{(self.smallest_gain or 0.0) * scale:g}"
         return f"{value} {name}" if scale > 1 else f"{value} in {name}"
 
-    def _reason(self) -> str:
+    def reason(self) -> str:
         """Why nothing can be told yet, and what would help."""
         if not self.scores_counted:
             return (
