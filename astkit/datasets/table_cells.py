@@ -469,9 +469,10 @@ class Scan:
             for part in ("day", "month", "year")
         }
         doubtful = [part for part, each in parts.items() if each.nunique(axis=1).max() > 1]
-        if "years" in doubtful:  # dates are rather past than to come
-            last = parts["years"].max()
-            tied = [form for form in tied if last[form] == last.min()]
+        if "years" in doubtful:  # few ones, as 24-01-31 or 31/01/24 beside others of 2024
+            years = {form: parts["years"][form].unique() for form in tied}
+            order = {n: (len(each), "-" in n and each.max()) for n, each in years.items()}
+            tied = [form for form in tied if order[form] == min(order.values())]
         spreads = {form: _spread(days[form]) for form in tied}
         first, *others = sorted(tied, key=lambda form: spreads[form])
         if others and 2 * spreads[first] >= spreads[others[0]]:
@@ -479,7 +480,8 @@ class Scan:
             days_first = (self.comma and "," in proved) or "." in tied[0]
             first = next((f for f in tied if f.startswith("%d" if days_first else "%m")), tied[0])
         best = Column("date", format=first, guess=True)
-        self._note(f"{' and '.join(doubtful)} may be exchanged, read", best, words[differ])
+        exchanged = ", ".join(doubtful[:-1]) + " and " + doubtful[-1]
+        self._note(f"{exchanged} may be exchanged, read", best, words[differ])
         return best
 
     def _note_words(self, best: Column) -> None:

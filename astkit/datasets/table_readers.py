@@ -126,7 +126,7 @@ def number(word: str, comma: bool) -> Number | None:
         return None
     group, whole, rest = found["group"], found["whole"], found["rest"] or ""
     last = "" if rest in (".", ",") else found["last"]  # in prices "12.-" is no minus
-    if last and not rest and whole.startswith("0"):  # as 0501-
+    if last and not rest and whole.startswith("0") and whole != "0":  # as 0501-
         return None
     signs = [*filter(None, (found["sign"], found["inner"], last, bracketed and "-"))]
     if group is None and "," in whole:  # 1,23,456
