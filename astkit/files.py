@@ -11,6 +11,7 @@ import sysconfig
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import lru_cache
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,8 @@ CHECKOUT = None if _PARENT.name == "site-packages" else _PARENT
 def is_own(module: str) -> bool:
     """Whether the code of a ``module`` is the user's, not a library's or the kit's."""
     package = module.split(".")[0]
-    file = getattr(sys.modules.get(package), "__file__", None)
+    known = sys.modules.get(package) or PathFinder.find_spec(package)
+    file = getattr(known, "__file__", None) or getattr(known, "origin", None)
     library = file and any(Path(file).resolve().is_relative_to(each) for each in LIBRARIES)
     return not (library or package in sys.stdlib_module_names)
 

@@ -183,7 +183,8 @@ def exports() -> str:
         text = nbformat.writes(export.build_notebook(plan, {}))
         size, before = len(text) / 1e3, int(dict(written).get(path.name[:2], -100))
         files = re.findall(r"astkit-\w{8}/files/\w+/([\w.]+)", text)
-        files += [*export.needed_files(plan)[0], *export.carried_data(plan, {})]
+        needs = export.find_needs(plan, {})
+        files += [*needs.files, *needs.data]
         rows[f"[{path.name[:2]}](../notebooks/{path.name})"] = {
             "cells": len(json.loads(text)["cells"]),
             "kB": before if abs(size - before) <= 10 else 10 * round(size / 10),

@@ -56,11 +56,10 @@ def export(options: argparse.Namespace) -> int:
         parameters[name] = values[0]
     path = kaggle.write_notebook(plan, parameters, options.out)
     size = path.stat().st_size
-    data = "".join(f", {each}" for each in kaggle.carried_data(plan, parameters))
-    say(f"{path}: {size / 1e3:.0f} kB, with astkit{data}")
+    needs = kaggle.find_needs(plan, parameters)
+    say(f"{path}: {size / 1e3:.0f} kB, with {', '.join(['astkit', *needs.data])}")
     if size > kaggle.LARGEST:
         say(f"Kaggle takes notebooks of up to {kaggle.LARGEST / 1e6:g} MB: export fewer files")
-    lacking = kaggle.needed_files(plan)[1]
-    for missing in lacking:
+    for missing in needs.lacking:
         say(f"not taken along: {missing} (attach it to the notebook, and name its place there)")
-    return FAILED if lacking else GOOD
+    return FAILED if needs.lacking else GOOD

@@ -9,18 +9,31 @@ from __future__ import annotations
 
 import dis
 import hashlib
+import operator
+import os
+import re
 import sys
 from argparse import Namespace
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import is_dataclass
 from datetime import date, timedelta
 from enum import Enum
 from functools import cached_property, partial, partialmethod
+from importlib import import_module
 from inspect import getattr_static
+from itertools import chain
+from numbers import Number
 from pathlib import PurePath
-from types import CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
+from types import (
+    CodeType,
+    FunctionType,
+    MemberDescriptorType,
+    MethodType,
+    ModuleType,
+    SimpleNamespace,
+)
 from typing import Any
 
 import numpy as np
@@ -36,16 +49,25 @@ from astkit.trainers.fingerprint import check_same, plain
 
 FILE = f"reads_{sys.implementation.cache_tag}.json"  # another Python has other bytes of code
 CHANGES, TYPE = "changes", "type only: "  # in place of values
+OF_TYPE = re.compile(rf"{TYPE}([\w.]+)")
 LARGEST, SAMPLED, NAMED = 64 << 20, 1000, 100  # bytes of a tensor, its elements beyond; items
 WORDS = (bool, int, float, str, type(None))
-LEAVES = (*WORDS, complex, bytes, Enum, PurePath, range, slice, date, timedelta, torch.dtype)
-CONTAINERS = (dict, list, tuple, set, frozenset, deque)
-BOUND = (MethodType, partial, partialmethod, staticmethod, classmethod, property, cached_property)
-FUNCTIONS = (FunctionType, *BOUND)
+LEAVES: tuple[type, ...] = (*WORDS, Number, bytes, Enum, PurePath, range, slice, date, timedelta)
+LEAVES += (torch.dtype, re.Pattern)
+LEAVES += (operator.itemgetter, operator.attrgetter, operator.methodcaller)
+LISTS = (list, tuple, set, frozenset, deque)
+WRAPPERS: tuple[type, ...] = (MethodType, partial, partialmethod, staticmethod, classmethod)
+WRAPPERS += (property, cached_property)
+WRAPPED = ("__wrapped__", "__func__", "__self__", "func", "args", "keywords", "fget", "registry")
 HOLDERS = (Policy, nn.Module, SimpleNamespace, Namespace)  # of attributes that count
-INSIDE = ("__wrapped__", "__func__", "__self__", "func", "args", "keywords", "fget")
-GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
 OF_MODULES = vars(nn.Module()).keys()
+GLOBAL = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"}
+LOADS = {*GLOBAL, "LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "LOAD_CONST"}
+LOADS |= {"IMPORT_NAME", "IMPORT_FROM"}
+# code that names one of these may name others by words: globals and modules; attributes; variables
+GLOBALS = {"globals", "__globals__", "__name__", "exec", "import_module", "__import__"}
+ATTRIBUTES = {"vars", "__dict__", "asdict", "astuple", "getattr"}
+ENVIRONMENT = {"environ", "getenv"}
 
 Found = dict[str, Any]
 
@@ -57,18 +79,14 @@ def same_reads(plan: Plan) -> Iterator[Callable[[], object]]:
     Yields what writes the present ones into the folder. Those that are others at the end are a
     state of the code, and no longer compared.
     """
-    if not plan.resumable:
-        yield lambda: None
-        return
     path = plan.folder / FILE
     then, now = read_json(path), _settled(reads_of(plan), reads_of(plan))
     for part in sorted(then.keys() & now.keys()):
-        both = [then[part], now[part]]
-        changing = {name for each in both for name in each if each[name] == CHANGES}
-        old, new = ({n: each[n] for n in each if n not in changing} for each in both)
-        check_same(old, new, f"{part} in {plan.folder}")
-    found = [(f"{name} of {part}", each) for part in now for name, each in now[part].items()]
-    typed = [f"{name} ({each[len(TYPE) :]})" for name, each in found if str(each).startswith(TYPE)]
+        old, new = then[part], now[part]
+        changing = {n: CHANGES for found in (old, new) for n in found if found[n] == CHANGES}
+        check_same(old | changing, new | changing, f"{part} in {plan.folder}")
+    found = [(f"{name} of {part}", str(v)) for part in now for name, v in now[part].items()]
+    typed = [f"{name} ({', '.join(OF_TYPE.findall(v))})" for name, v in found if TYPE in v]
     if typed and not then:
         words = "what code reads is compared when this folder is used again, but only the type of"
         announce(f"compare: {words} {', '.join(typed)}")
@@ -90,7 +108,7 @@ def _settled(first: dict[str, Found], second: dict[str, Found]) -> dict[str, Fou
 
 
 def reads_of(plan: Plan) -> dict[str, Found]:
-    """What each part of a comparison reads, by name; see `Reads`."""
+    """What each part of a comparison reads, by name; see `reads`."""
     task = plan.task
     makers = {"make_model": task.make_model, "make_optimizer": task.make_optimizer}
     parts: Found = {label: as_policy(method.policy) for label, method in plan.policies.items()}
@@ -98,145 +116,175 @@ def reads_of(plan: Plan) -> dict[str, Found]:
     parts |= {"criterion": task.criterion, "model": task.model(0)}
     parts |= {"flops": task.flops} if callable(task.flops) else {}
     # a model may be made in other words; what counts is which one
-    found = {name: Reads(part, code=False).found for name, part in makers.items()}
-    return found | {name: Reads(part).found for name, part in parts.items()}
+    found = {name: reads(part, code=False) for name, part in makers.items()}
+    return found | {name: reads(part) for name, part in parts.items()}
 
 
-class Reads:
-    """What ``part``, a function or an object, reads, by name: ``found``.
+def reads(part: Any, code: bool = True) -> Found:
+    """What ``part``, a function or an object, reads, by name.
 
-    Globals, cells, defaults, arguments of partial functions, attributes that code names, and the
-    same of own functions and classes. ``code``: whether their code counts too.
+    Globals, cells, defaults, arguments of partial functions, items, attributes that code names, and
+    the same of own functions and classes. ``code``: whether their code counts too.
     """
+    roots = [*part.named_modules()] if isinstance(part, nn.Module) else [("", part)]
+    names, known = set[str](), -1
+    while len(names) > known:  # what is found may name more
+        known, walk = len(names), _Walk(names, code)
+        found = Found()
+        for name, each in roots:
+            found |= walk.look(name, each, root=True)
+    return found
 
-    def __init__(self, part: Any, code: bool = True) -> None:
-        self.code = code
-        self.found: Found = {}
-        self._seen: dict[int, Any] = {}  # kept, as no other object gets their ids
-        self._named = set[str]()  # attributes
-        for name, each in part.named_modules() if isinstance(part, nn.Module) else [("", part)]:
-            self._look(name, each, root=True)
 
-    def _look(self, name: str, value: Any, root: bool = False) -> None:
-        """Find what ``value`` is or reads; ``root``: whatever its type is."""
+class _Walk:
+    """One way through what a part reads; ``names``: attributes and words in code, which grow."""
+
+    def __init__(self, names: set[str], code: bool) -> None:
+        self.names, self.code = names, code
+        self.seen: dict[int, Any] = {}  # kept, as no other object gets their ids
+
+    def look(self, name: str, value: Any, root: bool = False) -> Found:
+        """What ``value`` is or reads; ``root``: whatever its type is."""
         value = value.item() if isinstance(value, np.generic) else value
         if isinstance(value, LEAVES):
-            self.found[name] = plain(value) if type(value) in WORDS else repr(value)
-        elif not isinstance(value, ModuleType | torch.device) and id(value) not in self._seen:
-            self._seen[id(value)] = value
-            parts = self._parts(value, root)
-            if parts is None:
-                items = isinstance(value, CONTAINERS)
-                self.found[name] = self._items(value) if items else _content(value)
-            for key, each in parts or ():
-                self._look(f"{name}.{key}".lstrip("."), each)
+            self.names |= _words(value)
+            return {name: plain(value) if type(value) in WORDS else repr(value)}
+        if id(value) in self.seen:
+            return {}
+        self.seen[id(value)] = value
+        found, items, parts = Found(), _items(value), self._parts(value, root)
+        if items is not None:  # as one, which may grow
+            inner = self._all("", items)
+            found[name] = inner if len(inner) <= NAMED else _hash(repr(inner).encode())
+        elif parts is None:
+            whole = getattr_static(value, "__qualname__", None) is not None
+            found[name] = value.__qualname__ if whole else f"{TYPE}{type(value).__qualname__}"
+        return found | self._all(name, parts or {})
 
-    def _items(self, value: Any) -> Found | str:
-        """The items of a container by their keys; a hash of many."""
-        ordered = sorted(value, key=repr) if isinstance(value, set | frozenset) else value
-        outer, self.found = self.found, {}
-        for key, each in value.items() if isinstance(value, dict) else enumerate(ordered):
-            self._look(str(key), each)
-        inner, self.found = self.found, outer
-        return inner if len(inner) <= NAMED else _hash(repr(inner).encode())
+    def _all(self, name: str, parts: dict[Any, Any]) -> Found:
+        looked = (self.look(f"{name}.{key}".lstrip("."), each) for key, each in parts.items())
+        return {key: each for found in looked for key, each in found.items()}
 
-    def _parts(self, value: Any, root: bool) -> Iterable[tuple[Any, Any]] | None:
+    def _parts(self, value: Any, root: bool) -> Found | None:
         """What ``value`` consists of, or reads, by name; ``None``: it counts as a whole."""
         if isinstance(value, FunctionType) and is_own(value.__globals__.get("__name__", "")):
-            # functions first, since they name attributes
-            return sorted(self._read(value).items(), key=lambda each: not callable(each[1]))
-        if isinstance(value, BOUND) or "__wrapped__" in getattr(value, "__dict__", {}):
-            return [(each, getattr(value, each)) for each in INSIDE if hasattr(value, each)]
+            return self._read(value)
+        if isinstance(value, ModuleType):
+            counted = self.names if is_own(value.__name__) else set[str]()
+            return {name: vars(value)[name] for name in sorted(vars(value).keys() & counted)}
+        if isinstance(value, WRAPPERS) or "__wrapped__" in getattr(value, "__dict__", {}):
+            return {each: getattr(value, each) for each in WRAPPED if hasattr(value, each)}
         kind = value if isinstance(value, type) else type(value)
         own = is_own(kind.__module__)
         # without asking objects, whose __getattr__ may raise anything
-        named = getattr_static(value, "__qualname__", None) is not None
-        if named and not (own and kind is value):
+        if getattr_static(value, "__qualname__", None) is not None and not (own and kind is value):
             return None
         model = isinstance(value, nn.Module) and next(value.parameters(), None) is not None
-        data = isinstance(value, Dataset | DataLoader) or hasattr(type(value), "__getitem__")
-        data = data and kind is not value  # the class of an enumeration is a container, too
         holds = own or is_dataclass(kind) or isinstance(value, HOLDERS)
-        return self._members(value, kind) if root or (holds and not model and not data) else None
+        holds = holds and not (model or isinstance(value, Dataset | DataLoader))
+        return self._attributes(value, kind) if root or holds else None
 
-    def _members(self, value: Any, kind: type) -> Iterator[tuple[str, Any]]:
-        """Own methods of a class or an object, and then the attributes that code names.
+    def _attributes(self, value: Any, kind: type) -> Found:
+        """Own methods of a class or an object, and the attributes that code names.
 
         Of a module all, as the code of libraries reads them too.
         """
-        held: Found = {}
-        for base in reversed(kind.__mro__):
-            own = vars(base) if is_own(base.__module__) else {}
-            functions = {name: each for name, each in own.items() if isinstance(each, FUNCTIONS)}
-            for name, each in functions.items():
-                yield (name if base is kind else f"{base.__name__}.{name}"), each
-            slots = () if value is kind else vars(base).get("__slots__", ())
-            held |= {name: own[name] for name in own.keys() - functions}
-            held |= {name: getattr(value, name) for name in slots if hasattr(value, name)}
+        methods, held = Found(), Found()
+        for base in reversed(dict.fromkeys([*kind.__mro__, *type(value).__mro__])):
+            for name, each in vars(base).items() if is_own(base.__module__) else ():
+                if isinstance(each, (FunctionType, *WRAPPERS)):
+                    methods[name if base is kind else f"{base.__name__}.{name}"] = each
+                else:  # a descriptor of __slots__ has the value
+                    slot = isinstance(each, MemberDescriptorType)
+                    held[name] = getattr(value, name, None) if slot else each
         held |= {} if value is kind else getattr(value, "__dict__", {})
-        counted = self._named
+        counted = held.keys() if self.names & ATTRIBUTES else self.names
         if isinstance(value, Policy):
             held |= value.config()
             counted = counted | value.config().keys()
         if isinstance(value, nn.Module):
-            held |= {} if next(value.parameters(), None) is not None else value._buffers
+            held |= value._buffers
             inner = () if is_own(kind.__module__) else (n for n in held if n.startswith("_"))
             counted = held.keys() - OF_MODULES - {*inner}  # such as addresses of compiled ones
-        for name in sorted(held.keys() & counted):
-            if not name.startswith("__"):
-                yield name, held[name]
+        named = sorted(name for name in held.keys() & counted if not name.startswith("__"))
+        return methods | {name: held[name] for name in named}
 
     def _read(self, function: FunctionType) -> Found:
         """The code of ``function``, its defaults and cells, and the globals that it names."""
-        first, names = function.__code__, set[str]()
-        read: Found = {"code": _code(first)} if self.code else {}
+        first, space = function.__code__, function.__globals__
+        codes = [first]
+        for code in codes:  # it grows
+            codes += [each for each in code.co_consts if isinstance(each, CodeType)]
+        read: Found = {"code": _code(codes)} if self.code else {}
         defaults = reversed(function.__defaults__ or ())
         read |= zip(reversed(first.co_varnames[: first.co_argcount]), defaults, strict=False)
         read |= function.__kwdefaults__ or {}
         for name, cell in zip(first.co_freevars, function.__closure__ or (), strict=True):
             with suppress(ValueError):  # it is empty
                 read[name] = cell.cell_contents
-        codes = [first]
-        for code in codes:  # it grows
-            codes += [each for each in code.co_consts if isinstance(each, CodeType)]
-            for step in dis.get_instructions(code):
-                if step.opname in GLOBAL and step.argval in function.__globals__:
-                    read[step.argval] = function.__globals__[step.argval]
-                elif step.opname == "IMPORT_NAME":
-                    read[step.argval] = sys.modules.get(step.argval)
-                elif step.opname.startswith(("LOAD", "IMPORT")) and isinstance(step.argval, str):
-                    # an attribute, or a word that may name one
-                    names.add(step.argval)
-        self._named |= names
-        modules = [each for each in read.values() if isinstance(each, ModuleType)]
-        for module in modules:  # it grows
-            known = vars(module).keys() if is_own(module.__name__) else set[str]()
-            for name in sorted(names & known):
-                value = read[f"{module.__name__}.{name}"] = vars(module)[name]
-                modules += [value] if isinstance(value, ModuleType) and value not in modules else []
-        return read
+        steps = [each for each in chain(*map(dis.get_instructions, codes)) if each.opname in LOADS]
+        used = {each.argval for each in steps if each.opname in GLOBAL}
+        imported = {each.argval for each in steps if each.opname == "IMPORT_NAME"}
+        names = used.union(*(_words(each.argval) for each in steps))
+        self.names |= names
+        read |= {name: vars(function)[name] for name in sorted(self.names & vars(function).keys())}
+        if names & ENVIRONMENT:
+            known = sorted(self.names & os.environ.keys())
+            read |= {f"environ.{name}": os.environ[name] for name in known}
+        if names & GLOBALS or "eval" in used:  # models have a method eval
+            used |= self.names
+            imported |= self.names & sys.modules.keys()
+        read |= {name: _module(name) for name in sorted(imported)}
+        return read | {name: space[name] for name in sorted(used & space.keys())}
 
 
-def _code(code: CodeType) -> str:
-    """A hash of what a function does; comments and names of its variables do not count."""
-    parts: list[Any] = [code.co_code, code.co_names]
-    for each in code.co_consts:
-        each = sorted(each, key=repr) if isinstance(each, frozenset) else each
-        parts.append(_code(each) if isinstance(each, CodeType) else each)
-    return _hash(repr(parts).encode())
+def _module(name: str) -> ModuleType | None:
+    """The module ``name``; an own one is imported, as code that names it will do."""
+    with suppress(Exception):
+        if name not in sys.modules and is_own(name):
+            import_module(name)
+    return sys.modules.get(name)
 
 
-def _content(value: Any) -> Any:
-    """A value that counts as a whole: its hash, name or type; of a large one `SAMPLED` elements."""
+def _words(value: Any) -> set[str]:
+    """A text, and the words in it, or in a tuple of texts."""
+    if isinstance(value, tuple):
+        return set[str]().union(*map(_words, value))
+    return {value, *re.findall(r"\w+", value)} if isinstance(value, str) else set()
+
+
+def _items(value: Any) -> dict[Any, Any] | None:
+    """The items of a container by their keys, or of an array what tells it from others.
+
+    ``None`` for anything else. Of a large array `SAMPLED` elements count.
+    """
     with suppress(Exception):  # sparse, without storage, or of somebody's own kind
-        flat = value.reshape(-1)
-        flat = flat[:: max(1, len(flat) // SAMPLED)] if value.nbytes > LARGEST else flat
-        if isinstance(value, np.ndarray) and not value.dtype.hasobject:
-            return [str(value.dtype), *value.shape, _hash(flat.tobytes())]
-        if isinstance(value, Tensor):
-            return [str(value.dtype), *value.shape, plain(flat)[-1]]
-    named = getattr_static(value, "__qualname__", None) is not None
-    return value.__qualname__ if named else f"{TYPE}{type(value).__qualname__}"
+        array = value.to_numpy() if hasattr(type(value), "to_numpy") else value
+        if isinstance(value, np.ndarray) and value.dtype.hasobject:
+            return dict(enumerate(value.ravel().tolist()))
+        if isinstance(array, np.ndarray | Tensor) and not getattr(array.dtype, "hasobject", False):
+            flat = array.reshape(-1)
+            flat = flat[:: max(1, len(flat) // SAMPLED)] if array.nbytes > LARGEST else flat
+            content = plain(flat)[-1] if isinstance(flat, Tensor) else _hash(flat.tobytes())
+            return {"type": str(array.dtype), "shape": str([*array.shape]), "content": content}
+        if isinstance(value, LISTS):
+            ordered = sorted(value, key=repr) if isinstance(value, set | frozenset) else value
+            return dict(enumerate(ordered))
+        data = isinstance(value, nn.Module | Dataset) or array is not value or value is os.environ
+        if hasattr(type(value), "keys") and hasattr(type(value), "__getitem__") and not data:
+            more = {"default": value.default_factory} if isinstance(value, defaultdict) else {}
+            return dict(value) | more
+    return None
+
+
+def _code(codes: Iterable[CodeType]) -> str:
+    """A hash of what a function does; comments and names of its variables do not count."""
+    parts: list[Any] = []
+    for code in codes:
+        constants = [each for each in code.co_consts if not isinstance(each, CodeType)]
+        ordered = (sorted(c, key=repr) if isinstance(c, frozenset) else c for c in constants)
+        parts += [code.co_code, code.co_names, *ordered]
+    return _hash(repr(parts).encode())
 
 
 def _hash(content: bytes) -> str:

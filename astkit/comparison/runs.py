@@ -7,6 +7,7 @@ every policy, and random selection at the rate of each policy that skips samples
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +21,7 @@ from astkit.comparison.progress import RunsBar
 from astkit.comparison.reads import same_reads
 from astkit.comparison.statistics import DENSE
 from astkit.comparison.training import RECORDS, train_method
+from astkit.comparison.trees import line_on_trees
 from astkit.datasets.facts import varies
 from astkit.datasets.foreign import keeps_order
 from astkit.datasets.joined import divide_joined
@@ -48,7 +50,9 @@ def train_plan(plan: Plan, check_baseline: bool, notes: Sequence[str]) -> dict[s
     """
     paths = sorted((plan.folder / "entries").glob("*.json"))
     entries: Entries = {(each["policy"], each["seed"]): each for each in map(read_json, paths)}
-    with same_reads(plan) as keep, RunsBar() as bar:
+    # a temporary folder has no results of another call
+    same = same_reads(plan) if plan.resumable else nullcontext(lambda: None)
+    with same as keep, RunsBar() as bar:
         _check_policies(plan, entries)
         forecast, followers = tell_forecast(plan, bar)
         baseline = find_rates(plan, followers, entries, check_baseline, bar)
@@ -72,13 +76,14 @@ def train_plan(plan: Plan, check_baseline: bool, notes: Sequence[str]) -> dict[s
     new = list(notes_on(plan, list(controls.values()), runs))
     shared = note_on_shared_rows(plan)
     first = [] if shared is None else [shared]
-    for note in [*new, *first]:
+    last = line_on_trees(plan, forecast, followers, good)
+    for note in [*new, *first, *last]:
         announce(note)
     return {
         "entries": runs,
         "metric": good[0]["metric"],
         "higher": good[0]["higher"],
-        "notes": [*first, *notes, *own_rates, *new],
+        "notes": [*first, *notes, *own_rates, *new, *last],
         "baseline": baseline.notes,
         "forecast": None if forecast is None else forecast.to_json(),
         "given_forecast": list(followers),

@@ -13,7 +13,7 @@ from astkit.datasets.sources import hold_back
 from astkit.datasets.table import Table, named_groups
 from astkit.datasets.table_identifiers import counters, identifiers, left_out
 from astkit.datasets.table_label import Label, without
-from astkit.datasets.table_reader import TableRows, read_tables
+from astkit.datasets.table_reader import TableRows, read_table, read_tables
 from astkit.datasets.table_readers import is_missing
 
 if TYPE_CHECKING:
@@ -168,13 +168,29 @@ def read_pair(
     rows, given = read_tables(old, {"target": new}, needed=needed, drop=drop, **reading)
     later = given["target"]
     names = _identifying(rows, later, [*needed, str(date)])
-    if label is None:  # stands for one: numbers that no column holds
-        label = "(no label)"
+    said, drop = left_out(names), [*drop, *names]
+    if label is None:
+        if lacking := [name for name in later.lacking if name != groups]:  # as the label of a test
+            said.append(f"columns that the target lacks are not compared: {', '.join(lacking)}")
+            drop += lacking
+        label = "(no label)"  # stands for one: numbers that no column holds
         rows.frame[label], later.frame[label] = np.sqrt(np.arange(len(rows.frame))), np.nan
-    table = Table(rows, label, task=task, drop=[*drop, *names], groups=groups)
+    table = Table(rows, label, task=task, drop=drop, groups=groups)
     target = Table(later, like=table)
-    said = [*left_out(names), *table.notes, *(f"target: {note}" for note in target.notes)]
+    said += [*table.notes, *(f"target: {note}" for note in target.notes)]
     return table, target, said
+
+
+def read_inputs(source: Any, like: Table) -> Table:
+    """Every row of ``source`` as a `Table` ``like`` another, whose label and groups are not read.
+
+    Row i is row i of the source, whatever its label is.
+    """
+    unread = [name for name in (like.label.name, like.group) if name is not None]
+    reading = {**like.reading, "drop": [*like.reading["drop"], *unread]}
+    rows = read_table(source, like.columns, **reading)
+    rows.lacking = [name for name in rows.lacking if name not in unread]
+    return Table(rows, like=like)
 
 
 def check_unread(**reading: Any) -> None:

@@ -189,13 +189,14 @@ def _read(
     nameless = [n for n, given in zip(names, source.names, strict=True) if _is_nameless(given)]
     decided = {n: each for n, each in decided.items() if n not in further or n in nameless}
     decided |= {n: kept[n] for n in lacking}
-    filled = _filled(source, names, decided, rows)
+    given = [n if n in read else "" for n in names]  # without those that are dropped
+    filled = _filled(source, given, decided, rows)
     if unfit := {n: why for n, each in filled.items() if (why := each.unfit)}:
         if columns is not None:
             faults += [f"column {n!r}: {why}{UNLIKE}" for n, why in unfit.items()]
         else:  # as the sample of its cells did not show
             decided |= dict.fromkeys(unfit, Column("words"))
-            filled |= _filled(source, names, {n: decided[n] for n in unfit}, rows)
+            filled |= _filled(source, given, {n: decided[n] for n in unfit}, rows)
     numbers = {n: each.values for n, each in filled.items() if each.column.kind == "number"}
     for n, values in numbers.items():
         faults += _too_large(n, values)
@@ -219,7 +220,7 @@ def _read(
     whole = {
         n: each.values
         if each.column.kind != "words"
-        else pd.Categorical.from_codes(each.values, pd.Index([*each.words]))
+        else pd.Categorical.from_codes(each.values, pd.Index([*each.words], dtype="str"))
         for n, each in filled.items()
         if n in decided
     }

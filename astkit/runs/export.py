@@ -14,10 +14,10 @@ import io
 import os
 import re
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from glob import glob
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from astkit.files import SHARE, shipped, write_atomic
 
@@ -39,6 +39,8 @@ _FOLDED = {"jupyter": {"source_hidden": True}, "_kg_hide-input": True}  # Jupyte
 _CHARACTERS = 1000  # of a line of the archive
 _STRING = re.compile(r"'([^'\n]+)'|\"([^\"\n]+)\"")
 _WORD = re.compile(r"[^\s'\"=;,()<>|&]+")
+_KNOWN = re.compile(r"^[^*]|\.\w+$")  # of a pattern: its beginning, or the kind of file
+_MADE = re.compile(r"%[-.\d]*[a-z]|\{[^{}]*\}")  # a part of a text that code puts in
 # %run a.py, x = !python a.py, and their next lines after a backslash; help?
 _MAGIC = re.compile(r"^([ \t]*(?:[\w, ]+=\s*)?)[%!](?:.*\\\n)*.*|^.*\?$", re.MULTILINE)
 _SETTINGS = """## Settings
@@ -76,10 +78,9 @@ def build_notebook(notebook: Notebook, parameters: Mapping[str, Any]) -> Noteboo
     """The exported notebook: title, parameters, the package, and the other cells without outputs.
 
     Values are set at the end of the parameters cell, below the defaults with their comments. Files
-    that parameters name, relative to the notebook, become part of the archive, and so do those of
-    `needed_files`, which are unpacked into the current folder, and `carried_data`. Results go to
-    the folder ``run`` if the notebook has a parameter ``out``. Equal files and values give equal
-    bytes.
+    that parameters name, relative to the notebook, become part of the archive, and so do its
+    `Needs`. Results go to the folder ``run`` if the notebook has a parameter ``out``. Equal files
+    and values give equal bytes.
     Raises ``ValueError`` for unknown parameters, files of more than `LARGEST` bytes, and code
     before the parameters.
     """
@@ -89,6 +90,7 @@ def build_notebook(notebook: Notebook, parameters: Mapping[str, Any]) -> Noteboo
     from astkit.runs.notebook import PYTHON, load_notebook
 
     values = {name: notebook.check(name, value) for name, value in parameters.items()}
+    needs = find_needs(notebook, values)
     if notebook.defaults.get("out") == "":
         values = {"out": "run", **values}
     cells = load_notebook(notebook.path).cells
@@ -105,10 +107,9 @@ def build_notebook(notebook: Notebook, parameters: Mapping[str, Any]) -> Noteboo
                 raise ValueError(f"{large}: upload it to Kaggle as a dataset, and pass that path")
             named[name] = path
     files = {f"files/{name}/{path.name}": path for name, path in named.items()}
-    files |= {f"beside/{name}": path for name, path in needed_files(notebook)[0].items()}
-    data = carried_data(notebook, values)
-    files |= {f"data/{name}": shipped(f"data/{name}") for name in data}
-    text = archive(files, systems=_names(_named(notebook)[0], "astkit.systems"))
+    files |= {f"beside/{name}": path for name, path in needs.files.items()}
+    files |= {f"data/{name}": shipped(f"data/{name}") for name in needs.data}
+    text = archive(files, needs.systems)
     digest = hashlib.sha256(text.encode()).hexdigest()
     values |= {n: f"astkit-{digest[:8]}/files/{n}/{path.name}" for n, path in named.items()}
     if values:
@@ -119,7 +120,7 @@ def build_notebook(notebook: Notebook, parameters: Mapping[str, Any]) -> Noteboo
         *map(_strip, cells[:place]),
         new_markdown_cell(_SETTINGS + _LIMITED if limited else _SETTINGS),
         new_code_cell(source, metadata={"tags": ["parameters"]}),
-        new_code_cell(_package_cell(text, digest, data), metadata=_FOLDED),
+        new_code_cell(_package_cell(text, digest, needs.data), metadata=_FOLDED),
         *map(_strip, cells[place + 1 if tagged else place :]),
     ]
     for number, cell in enumerate(exported):  # random ids would change the file's bytes
@@ -213,54 +214,40 @@ def _package_cell(text: str, digest: str, data: list[str]) -> str:
     )
 
 
-def needed_files(notebook: Notebook) -> tuple[dict[str, Path], list[Path]]:
-    """Existing files that the notebook's code names, imports or runs below its parameters.
+class Needs(NamedTuple):
+    """What the code of a notebook below its parameters names, imports or runs, and its values name.
 
-    And what these name in turn. Those that an export takes along are in the notebook's folder and
-    have up to `LARGEST` bytes; by their path from there. The others are listed, and folders of
-    which nothing is taken.
+    And what these name in turn.
+
+    Attributes:
+        files: those that an export takes along, by their path from the notebook's folder, in which
+            they are; of up to `LARGEST` bytes. They are unpacked into the current folder.
+        lacking: the others, and folders of which nothing is taken.
+        data: of `DATA`.
+        systems: whether `astkit.systems` is used.
     """
-    folder, (_, found) = notebook.path.parent, _named(notebook)
-    taken, others = {}, []
-    for path in sorted(found):
-        if path.is_file():
-            if path.resolve().is_relative_to(folder) and path.stat().st_size <= LARGEST:
-                taken[path.resolve().relative_to(folder).as_posix()] = path
-            else:
-                others.append(path)
-    empty = (each for each in found if not any(each in path.parents for path in taken.values()))
-    return taken, others + sorted(each for each in empty if each.is_dir())
+
+    files: dict[str, Path]
+    lacking: list[Path]
+    data: list[str]
+    systems: bool
 
 
-def carried_data(notebook: Notebook, parameters: Mapping[str, Any]) -> list[str]:
-    """Names of the `DATA` that an export takes along: what opens them is named."""
-    values = {**notebook.defaults, **parameters}.values()
-    named = _named(notebook)[0] | {each for each in values if isinstance(each, str)}
-    return [name for name, words in DATA.items() if any(_names(named, word) for word in words)]
-
-
-def _names(named: set[str], word: str) -> bool:
-    """Whether ``word``, or something of the module ``word``, is ``named``."""
-    return any(f"{each}.".startswith(f"{word}.") for each in named)
-
-
-def _named(notebook: Notebook) -> tuple[set[str], set[Path]]:
-    """What the code below the parameters names, and the files and folders that this means.
-
-    So does the code of modules, scripts and notebooks among these, which is read for it.
-    """
+def find_needs(notebook: Notebook, parameters: Mapping[str, Any]) -> Needs:
+    """What a notebook needs with these ``parameters``."""
     from astkit.runs.notebook import load_notebook
 
-    folder, named, found = notebook.path.parent, set[str](), set[Path]()
+    folder, values = notebook.path.parent, {**notebook.defaults, **parameters, "out": ""}
+    named, found, places = _words(repr([*values.values()])), set[Path](), {folder}
     cells = load_notebook(notebook.path).cells
     own = (cell for cell in cells if "parameters" not in cell.metadata.get("tags", []))
     sources = [cell.source for cell in own if cell.cell_type == "code"]
-    places, new = {folder}, {notebook.path}
+    new = {notebook.path}
     while new:  # what is found names more
         named = named.union(*map(_words, sources))
-        new = {path for place in places for path in _meant(place, named)} - found - {notebook.path}
-        new = {path for path in new if path.is_file() or folder in path.parents}
-        found, sources = found | new, []
+        meant = (_meant(each, named, folder in (each, *each.parents)) for each in places)
+        new, sources = set[Path]().union(*meant) - found - {notebook.path}, []
+        found |= new
         for path in sorted(new):
             places.add(path if path.is_dir() else path.parent)
             if path.suffix in (".py", ".sh") and path.is_file():
@@ -268,51 +255,75 @@ def _named(notebook: Notebook) -> tuple[set[str], set[Path]]:
             elif path.suffix == ".ipynb":
                 cells = load_notebook(path).cells
                 sources += [cell.source for cell in cells if cell.cell_type == "code"]
-    return named, found
+    given = {folder / value for value in values.values() if isinstance(value, str)}
+    files, lacking = {}, []
+    for path in sorted(path for path in found - given if path.is_file()):
+        if path.resolve().is_relative_to(folder) and path.stat().st_size <= LARGEST:
+            files[path.resolve().relative_to(folder).as_posix()] = path
+        else:
+            lacking.append(path)
+    known = {*folder.parents, folder}.union(*(path.parents for path in found if path.is_file()))
+    lacking += sorted(path for path in found - known if path.is_dir())
+    data = [name for name, words in DATA.items() if any(_names(named, word) for word in words)]
+    return Needs(files, lacking, data, _names(named, "astkit.systems"))
+
+
+def _names(named: set[str], word: str) -> bool:
+    """Whether ``word``, or something of the module ``word``, is ``named``."""
+    return any(f"{each}.".startswith(f"{word}.") for each in named)
 
 
 def _words(source: str) -> set[str]:
-    """Strings in code, and what it imports, as "module.name"; of magics and shells all words."""
+    """Strings in code, and what it imports, as "module.name"; of magics and shells all words.
+
+    What code puts into a string is "*".
+    """
     try:
         tree, shell = ast.parse(_MAGIC.sub(r"\1None", source)), _MAGIC.finditer(source)
     except SyntaxError:  # such as a cell of a shell
         tree, shell = ast.Module([], []), re.finditer(r"(?s).+", source)
     words, keys = set[str](), set[int]()
     for part in shell:
-        words = words.union(_WORD.findall(part[0]), *_STRING.findall(part[0]))
+        words = words.union(*_STRING.findall(part[0]))
+        words |= {each.removeprefix("!") for each in _WORD.findall(part[0])}
     for node in ast.walk(tree):  # a container comes before its keys
-        if isinstance(node, ast.Import):
-            words |= {each.name for each in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            words |= {f"{node.module or ''}.{each.name}".lstrip(".") for each in node.names}
-        elif isinstance(node, ast.Dict | ast.Subscript):
-            keys |= {
-                id(each) for each in (node.keys if isinstance(node, ast.Dict) else [node.slice])
-            }
-        elif isinstance(node, ast.JoinedStr):
-            texts = (each.value if isinstance(each, ast.Constant) else "*" for each in node.values)
-            parts = [*map(str, texts)]
-            words |= {"".join(parts)} if parts[0] != "*" else set()
-        elif (
-            isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in keys
-        ):
-            scripts = (each for each in _WORD.findall(node.value) if each.endswith(".py"))
-            words |= {node.value, *scripts}  # a command, perhaps
+        match node:
+            case ast.Import():
+                words |= {each.name for each in node.names}
+            case ast.ImportFrom(module=module, level=level):
+                inside = "." * level + f"{module}." * bool(module)
+                words |= {inside + each.name for each in node.names}
+            case ast.Dict():
+                keys |= set(map(id, node.keys))
+            case ast.Subscript():
+                keys.add(id(node.slice))
+            case ast.JoinedStr(values=values):
+                parts = (each.value if isinstance(each, ast.Constant) else "*" for each in values)
+                words.add("".join(map(str, parts)))
+            case ast.Constant(value=str(text)):
+                words |= {text, _MADE.sub("*", text)} if id(node) not in keys else set()
+                # a command, perhaps; names of files
+                words |= {each for each in _WORD.findall(text) if "." in each[1:-1]}
     return words
 
 
-def _meant(folder: Path, named: set[str]) -> set[Path]:
-    """Files and folders in ``folder`` that are ``named``, and modules with their packages."""
+def _meant(place: Path, named: Iterable[str], inside: bool) -> set[Path]:
+    """Modules in ``place`` that are ``named``, with their packages, and ``inside`` any files.
+
+    And folders, unless they have an absolute path.
+    """
     meant = set[str]()
     for name in named:
-        meant |= {*glob(os.path.join(folder, name))} if name.strip("*") else set()
-        meant.add(os.path.join(folder, name))
-        parts = name.removesuffix(".py").split(".")
-        for end in (
-            range(len(parts)) if parts[0] not in ("", "astkit") else ()
-        ):  # the archive has it
-            module = os.path.join(folder, *parts[: end + 1])
-            meant.add(f"{module}.py")
+        at = os.path.join(place, name)
+        found = [at, *(glob(at, recursive=True) if _KNOWN.search(name) else [])] if inside else []
+        meant |= {each for each in found if not (os.path.isabs(name) and os.path.isdir(each))}
+        parts = name.lstrip(".").removesuffix(".py").split(".")
+        above = [".."] * (len(name) - len(name.lstrip(".")) - 1)  # of a relative import
+        if parts[0] in ("", "astkit") or name.lstrip(".").startswith("/"):  # the archive has it
+            continue
+        for end in range(len(parts)):
+            module = os.path.join(place, *above, *parts[: end + 1])
+            meant |= {*glob(f"{module}.py"), *glob(f"{module}.*.so")}
             if os.path.isfile(os.path.join(module, "__init__.py")):
                 meant |= {*map(str, Path(module).rglob("*.py"))}
     return {Path(os.path.abspath(each)) for each in meant if os.path.exists(each)}

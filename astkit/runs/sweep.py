@@ -39,11 +39,14 @@ def run_sweep(
             is a single one.
 
     Returns one outcome per combination, the last name varying fastest. Before anything runs, raises
-    ``ValueError`` for unknown parameters and invalid numbers, ``FileNotFoundError`` without the
-    notebook. An interrupt ends the runs; call it again to resume.
+    ``ValueError`` for unknown parameters, invalid numbers and a folder that papermill cannot name,
+    ``FileNotFoundError`` without the notebook. An interrupt ends the runs; call it again to resume.
     """
     plan = notebook.read_notebook(path)
     rows = combinations(plan, values)
+    place = os.path.abspath(root)
+    if place.encode("utf-8", "ignore").decode() != place:
+        raise ValueError(f"runs is {place!a}, whose name is no UTF-8: name another folder")
     outcomes: list[Outcome] = []
     for parameters in rows:
         try:

@@ -58,6 +58,8 @@ def test_several_runs_are_counted_and_bad_arguments_start_none(toy, root, proces
     process("complete", error("no luck"), "complete")
     assert "no parameter 'rates'" in refused(capsys, "run", toy, "--runs", root, "-p", "rates=1")
     assert refused(capsys, "run", "no.ipynb").startswith("no.ipynb is no file: give the path of")
+    odd = os.fsdecode(b"runs\xff")  # which papermill cannot write into a notebook
+    assert "whose name is no UTF-8: name another" in refused(capsys, "run", toy, "--runs", odd)
     assert not root.exists()
     assert run(toy, "-p", "seed=0,1,2") == 1
     said = capsys.readouterr().out.splitlines()

@@ -2,6 +2,7 @@
 
 import sys
 import time
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -10,17 +11,19 @@ import torch
 from torch import nn
 
 from astkit import InfoBatch
-from astkit.comparison.reads import FILE, Reads
+from astkit.comparison.reads import FILE, reads
 from tests.comparison.small_tasks import interrupt, run, timeless
 
 HEAD = """
-import argparse, dataclasses, enum, functools, logging, random, types
-import numpy as np, torch
+import argparse, collections, dataclasses, decimal, enum, functools, logging, operator, os, random
+import re, types
+import numpy as np, pandas as pd, torch
 from torch import nn
 from torch.nn import functional as F
 from astkit import Gate, Policy, Selection
 """
 LOSS = "F.cross_entropy(o, y, reduction='none')"
+CLASS = "class C:\n    def __init__(self, **k): self.__dict__['_k'] = k\n    def "
 PLAN = "    def plan(self, run): return Selection(run.rows[: "
 # cells of a notebook that define `it`, in which n has another value
 READ = {
@@ -44,6 +47,45 @@ READ = {
     "set": "k = {'a', n}\ndef it(o, y): return o in k",
     "mapping with attributes": "class D(dict): __getattr__ = dict.__getitem__\nd = D(k=n)\n"
     "def it(o, y): return d",
+    "dict with attributes": "class D(dict): pass\nd = D()\nd.k = n\ndef it(o, y): return d.k",
+    "dict with defaults": "class D(dict):\n    def __missing__(self, k): return n\n"
+    "d = D()\ndef it(o, y): return d['k']",
+    "UserDict": "d = collections.UserDict(k=n)\ndef it(o, y): return d['k']",
+    "read-only mapping": "d = types.MappingProxyType({'k': n})\ndef it(o, y): return d['k']",
+    "items of an object": f"{CLASS}__getitem__(self, k): return self._k[k]\nc = C(k=n)\n"
+    "def it(o, y): return c['k']",
+    "attributes on request": f"{CLASS}__getattr__(self, k): return self._k[k]\nc = C(k=n)\n"
+    "def it(o, y): return c.k",
+    "own mapping": f"{CLASS}__getitem__(self, k): return self._k[k]\n"
+    "    def __len__(self): return len(self._k)\n    def __iter__(self): return iter(self._k)\n"
+    "c = C(k=n)\ndef it(o, y): return {k: c[k] for k in c}",
+    "named after its holder": "c = types.SimpleNamespace(k=n)\n"
+    "D = {'c': c, 'g': lambda c, o: c.k * o}\ndef it(o, y): return D['g'](D['c'], o)",
+    "globals()": "def it(o, y): return globals()['n'] * o",
+    "globals() by a key": "KEY = 'n'\ndef it(o, y): return globals()[KEY] * o",
+    "globals() in turn": "def it(o, y): return [globals()[k] for k in ('m', 'n')]",
+    "eval": "def it(o, y): return eval('n * 2')",
+    "vars of a module": "import own\nown.n = n\ndef it(o, y): return vars(own)['n'] * o",
+    "attribute by a key": "import own\nown.n = n\ndef it(o, y, k='n'): return getattr(own, k)",
+    "all attributes": "def f(o, **k): return [*k.values()]\nc = argparse.Namespace(m=n)\n"
+    "def it(o, y): return f(o, **vars(c))",
+    "attribute of a made name": "class C: k1 = n\ndef it(o, y): return getattr(C, f'k{len(o)}')",
+    "import in a function": "def it(o, y):\n    import later\n    return later.n * o",
+    "from in a function": "def it(o, y):\n    from later import n as k\n    return k * o",
+    "environment": "os.environ['K'] = str(n)\ndef it(o, y): return int(os.environ['K']) * o",
+    "getenv": "os.environ['K'] = str(n)\ndef it(o, y): return int(os.getenv('K')) * o",
+    "function with attributes": "def it(o, y): return it.k * o\nit.k = n",
+    "metaclass": "class M(type):\n    def __getitem__(self, k): return self.d[k]\n"
+    "class C(metaclass=M): d = {'k': n}\ndef it(o, y): return C['k'] * o",
+    "dispatched": "@functools.singledispatch\ndef it(o, y): return o\n"
+    "@it.register\ndef f(o: int, y): return n * o",
+    "factory": "d = collections.defaultdict(lambda: n)\ndef it(o, y): return d[len(o)]",
+    "own tensor": "class T(torch.Tensor): pass\nk = T([1, n])\ndef it(o, y): return k * o",
+    "decimal": "k = decimal.Decimal(n)\ndef it(o, y): return float(k) * o",
+    "pattern": "k = re.compile(str(n))\ndef it(o, y): return k.sub('', o)",
+    "itemgetter": "k = operator.itemgetter(n)\ndef it(o, y): return k(o)",
+    "series": "k = pd.Series([1.0, n])\ndef it(o, y): return k[0] * o",
+    "array of objects": "k = np.array(['a', n], object)\ndef it(o, y): return k[0] * o",
     "tensor": "k = torch.tensor([1, n]).bfloat16()\ndef it(o, y): return k * o",
     "words": "k = np.array(['a', str(n)])\ndef it(o, y): return k[o]",
     "large": "k = np.zeros(2**24)\nk[0] = n\ndef it(o, y): return k[o]",
@@ -73,21 +115,27 @@ OTHER = {
 }  # fmt: skip
 
 
-def reads(cell: str, n: int, monkeypatch: pytest.MonkeyPatch) -> Any:
+def read(cell: str, n: int, folder: Path, patch: pytest.MonkeyPatch) -> Any:
+    """What ``it`` reads, as this cell of a notebook defines it in a new process."""
+    (folder / "later.py").write_text(f"n = {n}")
+    patch.delitem(sys.modules, "later", raising=False)
     book, own = ModuleType("book"), ModuleType("own")
     exec("def f(o): return n * o", own.__dict__)
     for module in (book, own):
-        monkeypatch.setitem(sys.modules, module.__name__, module)
+        patch.setitem(sys.modules, module.__name__, module)
     exec(f"{HEAD}n = {n}\n{cell.replace('LITERAL', str(n))}", book.__dict__)
-    return Reads(book.__dict__["it"]).found
+    return reads(book.__dict__["it"])
 
 
 @pytest.mark.parametrize("name", READ | OTHER)
-def test_values_that_code_reads(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_that_code_reads(name: str, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.setenv("K", "")
     cell = (READ | OTHER)[name]
-    before = reads(cell, 2, monkeypatch)
-    assert reads(cell, 2, monkeypatch) == before
-    assert (reads(cell, 20, monkeypatch) != before) == (name in READ)
+    before, again, other = (read(cell, n, tmp_path, monkeypatch) for n in (2, 2, 20))
+    assert again == before
+    assert (other != before) == (name in READ)
 
 
 SEEN: list[int] = []

@@ -87,7 +87,7 @@ def test_every_notebook_can_be_exported_with_what_it_uses_and_names_its_limit() 
         book = export.build_notebook(plan, {"preset": "full"} if "preset" in plan.defaults else {})
         assert len(book.cells) == len(nbformat.read(path, 4).cells) + 2
         data = {"04": TEXTS, "07": TEXTS, "08": ["bikes.csv.gz"]}.get(path.name[:2], [])
-        assert export.carried_data(plan, {}) == data
+        assert export.find_needs(plan, {}).data == data
         said = ", ".join(data) or "no data"
         assert any(f"{said}.\n# The archive is" in cell.source for cell in book.cells)
         assert len(nbformat.writes(book)) <= (700_000 if data == TEXTS else 430_000), path
@@ -211,24 +211,43 @@ MEANT: dict[str, tuple[str, str]] = {
     "not taken: folder": ("ImageFolder('folder')", "folder/a/1.png:"),
     "not taken: b": ("import a", f"a.py:open('b')|b:{'x' * 1_000_001}"),
     "not taken: b.csv": ("open('../b.csv')", "../b.csv:"),
+    "a command in words": ("'python -m p.a --c c.yaml'.split()", "p/a.py:import b|b.py:|c.yaml:"),
+    "a script": ("!./a.sh", "a.sh:#!/bin/sh"),
+    "above in a package": (
+        "from p.q import a",
+        "p/q/a.py:from ..b import c\nfrom .. import d|p/b.py:|p/d.py:",
+    ),
+    "modules of made names": ("import_module(f'p.{name}')", "p/a.py:|p/b.py:"),
+    "a binary module": ("import a", "a.cpython-311.so:"),
+    "made by format": ("open('in/{}.csv'.format(1))", "in/1.csv:"),
+    "made by %": ("open('in/%02d.csv' % 1)", "in/01.csv:"),
+    "made of a name": ("open(f'{part}.csv')", "a.csv:|b.csv:"),
+    "a made folder": ("open(f'{folder}/a.csv')", "in/a.csv:"),
+    "keys that are files": ("for name in {'a.csv': 1}: open(name)", "a.csv:"),
+    "a list of parameters": ("open(x[0])", "a.csv:|b.csv:"),
+    "not taken: images": ("ImageFolder(x)", "images/a/1.png:"),
+    "not taken: out.py": ("sys.path.append('..')\nimport out", "../out.py:"),
+    "not taken: pictures": ("ImageFolder('../pictures')", "../pictures/1.png:"),
     "keys": ("x = {'in': 1, '.': '*'}\nx['in'], '/', 'no.csv'", "in/a.csv:"),
 }
+PARAMETERS = {"a list of parameters": "x = ['a.csv', 'b.csv']", "not taken: images": "x = 'images'"}
 
 
 @pytest.mark.parametrize("case", MEANT)
 def test_what_code_names_is_taken_along_or_listed(case: str, tmp_path: Path) -> None:
     code, files = MEANT[case]
-    path, named = write_notebook(tmp_path / "books" / "n.ipynb", code, parameters="x = 0"), set()
+    parameters, named = PARAMETERS.get(case, "x = 0"), set()
+    path = write_notebook(tmp_path / "books" / "n.ipynb", code, parameters=parameters)
     for name, text in (each.split(":") for each in files.split("|")):
         (path.parent / name).parent.mkdir(parents=True, exist_ok=True)
         write = write_notebook if name.endswith(".ipynb") else Path.write_text
         write(path.parent / name, text)
         named.add(name)
-    taken, others = export.needed_files(notebook.read_notebook(path))
+    needs = export.find_needs(notebook.read_notebook(path), {})
     missing = {case.removeprefix("not taken: ")} - MEANT.keys()
-    assert {each.name for each in others} == missing
+    assert {each.name for each in needs.lacking} == missing
     kept = {each for each in named if case != "keys" and not missing & {*Path(each).parts}}
-    assert taken.keys() == kept
+    assert needs.files.keys() == kept
 
 
 @pytest.fixture

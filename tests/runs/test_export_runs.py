@@ -124,7 +124,7 @@ def test_an_export_runs_on_its_own_package(number: str, kernels: Path, tmp_path:
     (package,) = folder.glob("astkit-*")
     assert ran.cells[-1].outputs[0].text.strip() == str(package)
     # what is written stays in the current folder
-    beside = export.needed_files(plan)[0].keys() | {"__pycache__"}
+    beside = export.find_needs(plan, {}).files.keys() | {"__pycache__"}
     assert {path.name for path in folder.iterdir()} - beside == {package.name, "ran.ipynb"}
 
 
