@@ -77,13 +77,19 @@ def pooled(values: Tensor) -> Tensor:
     return values if world() == 1 else torch.cat([part for (part,) in gather(values)])
 
 
+def gathered(value: Any) -> list[Any]:
+    """The ``value`` of each process, anything that can be pickled, in their order."""
+    every = [value] * world()
+    if world() > 1:
+        dist.all_gather_object(every, value)
+    return every
+
+
 def agree(*texts: str) -> None:
     """Raise ``ValueError`` in all processes if one has other ``texts`` than process 0."""
-    gathered: list[Any] = [texts] * world()
-    if world() > 1:
-        dist.all_gather_object(gathered, texts)
-    for number, other in enumerate(gathered):
-        if other != gathered[0]:
+    every = gathered(texts)
+    for number, other in enumerate(every):
+        if other != every[0]:
             unlike = "other settings than process 0, or resumes another checkpoint"
             raise ValueError(f"process {number} has {unlike}: pass the same, and one shared folder")
 

@@ -61,7 +61,7 @@ def messages() -> Iterator[tuple[dict[str, Any], list[str]]]:
         model, *data, policy=gate, budget=budget, observers=[board], meter=EnergyMeter("auto")
     )
     run = Run(trainer)
-    screen = Screen(run, board, "off")
+    screen = Screen(run, board, "off", controls=False)
     run.status = "running"
     for number, _ in enumerate(step for step in trainer.steps() if step.phase == "train"):
         if number == CHANGED * EVERY:

@@ -9,6 +9,7 @@ decoded sample by sample against the whole batch at once.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any
@@ -18,11 +19,18 @@ import torch
 from astkit.files import write_json
 from astkit.profiling import interleaved
 from astkit.stamp import describe, stamp
-from astkit.systems.lattice.model import EnergyFlowLattice, LatticeConfig, LatticeOutput
+from astkit.systems.lattice.model import (
+    ADVANCE,
+    ENERGY,
+    MOVE,
+    EnergyFlowLattice,
+    LatticeConfig,
+    LatticeOutput,
+)
 from astkit.systems.lattice.reference import run_reference
 from astkit.systems.lattice.text import TextBridge, Vocabulary
 from benchmarks import bench
-from tests.systems.lattice.examples import inputs, two_speeds
+from tests.systems.lattice.examples import inputs
 
 RESULTS = bench.HERE / "lattice.json"
 BOUNDS = {"loop / at once": 40, "chunks of 16 / at once": 10, "all steps / early stop": 2}
@@ -82,7 +90,7 @@ def early_stop(rounds: int, config: LatticeConfig, batch: int) -> dict[str, Any]
     with torch.no_grad():
         energy = model.mapper(x)
     border = energy.quantile(STRAGGLERS).item()
-    two_speeds(model, border, drift=0.0001)
+    two_speeds(model, border)
     early, whole = model(x), model(x, adaptive=False)
     arms = {
         "early stop": lambda: train(model, lambda: model(x)),
@@ -98,6 +106,28 @@ def early_stop(rounds: int, config: LatticeConfig, batch: int) -> dict[str, Any]
         "surface_error": ((early.surface - whole.surface).norm() / whole.surface.norm()).item(),
         **measured(arms, rounds, "all steps"),
     }
+
+
+@torch.no_grad()
+def two_speeds(built: EnergyFlowLattice, below: float) -> None:
+    """Flows whose energy is ``below`` advance by z_min a step, all others by z_max.
+
+    For one layer. The GRU's first unit is made to hold tanh(energy), and the head for z to read
+    that unit alone; energies, x and y hardly change.
+    """
+    cell, heads = built.carrier.cells[-1], built.carrier.heads
+    assert isinstance(cell, torch.nn.GRUCell)
+    hidden = cell.hidden_size
+    for row in (0, hidden, 2 * hidden):  # reset, update, new
+        cell.weight_ih[row] = cell.weight_hh[row] = 0
+        cell.bias_ih[row] = cell.bias_hh[row] = 0
+    cell.bias_ih[hidden] = -50  # the update gate keeps nothing of the old state
+    cell.weight_ih[2 * hidden, -1] = 1
+    heads.weight[ADVANCE] = 0
+    heads.weight[ADVANCE, 0] = 1e4
+    heads.bias[ADVANCE] = -1e4 * math.tanh(below)
+    heads.weight[ENERGY] *= 0.0001
+    heads.weight[MOVE] *= 0.0001
 
 
 def precision(rounds: int, config: LatticeConfig, batch: int) -> dict[str, Any]:

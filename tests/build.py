@@ -1,7 +1,7 @@
 """The one builder of what tests train on and with: seeded, small, on the CPU, in milliseconds.
 
 Data: `rows` of classes that can be told apart, `numbers` of a linear law, `images` of noise,
-`digits`, a `table`; `as_dataset` makes any list a data set, `computed` any function, `as_stream`
+a `table`; `as_dataset` makes any list a data set, `computed` any function, `as_stream`
 one without a length.
 Models: `network`, and `seeded` around any other. Runs: `trainer`, `gated`, `comparison`.
 Misuse: `refused` holds calls to the sentences that they raise.
@@ -9,7 +9,6 @@ Misuse: `refused` holds calls to the sentences that they raise.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -20,7 +19,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from astkit import Gate, rng
-from astkit.datasets import Images, Loader, load
+from astkit.datasets import Images, Loader
 from astkit.trainers import TrainConfig, Trainer
 
 if TYPE_CHECKING:
@@ -72,16 +71,6 @@ def images(
     return Images(pixels, torch.arange(count) % classes, names, "noise")
 
 
-@functools.cache
-def _all_digits() -> Images:
-    return load("digits")[0]
-
-
-def digits(first: int, last: int) -> Images:
-    """The rows from ``first`` to before ``last`` of the training data of "digits": 1 x 8 x 8."""
-    return _all_digits().subset(range(first, last))
-
-
 def table(
     count: int = 200, seed: int = 0, law: float = 1.0, shift: float = 0.0, **columns: Any
 ) -> pd.DataFrame:
@@ -97,18 +86,6 @@ def table(
     y = law * size + 0.5 * (place == "town") + 0.3 * draw.normal(size=count)
     made = {"size": size, "place": place, "noise": draw.normal(size=count), "y": y}
     return pd.DataFrame(made).assign(**columns)
-
-
-class _Listed(Dataset[Any]):
-    def __init__(self, given: Sequence[Any], attributes: dict[str, Any]) -> None:
-        self.given = given
-        vars(self).update(attributes)
-
-    def __len__(self) -> int:
-        return len(self.given)
-
-    def __getitem__(self, row: int) -> Any:
-        return self.given[row]
 
 
 class _Computed(Dataset[Any]):
@@ -133,7 +110,7 @@ class _Stream(IterableDataset[Any]):
 
 def as_dataset(given: Sequence[Any], **attributes: Any) -> Dataset[Any]:
     """A map-style data set of these rows, with ``attributes`` such as ``groups``."""
-    return _Listed(given, attributes)
+    return _Computed(len(given), given.__getitem__, {"given": given, **attributes})
 
 
 def computed(count: int, row: Callable[[int], Any], **attributes: Any) -> Dataset[Any]:

@@ -51,6 +51,7 @@ from astkit.progress import warn
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
+    from sklearn.pipeline import Pipeline
 
 FEWEST, FEWEST_OLD = 30, 12
 """Independent target rows, and old rows, below which nothing is foretold."""
@@ -78,6 +79,7 @@ class Forecast:
         in_order: whether folds go forward in time.
         past: a mapping for each earlier moment and decision, see `moments`; ``today``: where the
             target begins, on their scale.
+        tables: old rows and target that `forecast` read; ``None`` of other data, and once loaded.
     """
 
     decision: Decision
@@ -90,6 +92,7 @@ class Forecast:
     in_order: bool = False
     past: Sequence[Mapping[str, Any]] = field(default=(), repr=False)
     today: str | float | None = None
+    tables: tuple[Table, Table] | None = field(default=None, repr=False, compare=False)
 
     @property
     def table(self) -> pd.DataFrame:
@@ -134,9 +137,26 @@ class Forecast:
             return plots.moments(self.table, self.moments, self.today)
         return plots.decisions(self.table)
 
+    def fit(self) -> Pipeline:
+        """Boosted trees of scikit-learn, fitted to the rows of both tables as decided.
+
+        A pipeline of two steps, which reads files and DataFrames as the old rows were read, and
+        predicts numbers or the label's words. joblib stores it, without rows that it was fitted to.
+        Raises ``ValueError`` where there are no tables.
+        """
+        if self.tables is None:
+            raise ValueError(
+                "the forecast knows no tables, as one of other data or one that was loaded: call"
+                " astkit.forecast(old, new, label=...) for it again"
+            )
+        fit = import_module("astkit.aim.fit")  # scikit-learn is loaded for it only
+        return fit.fitted(self.tables, self.decision, self.weights)
+
     def to_json(self) -> dict[str, Any]:
-        """Everything but the weights."""
-        return {**asdict(replace(self, weights=None)), "decision": self.decision.name}
+        """Everything but the weights and the tables."""
+        contents = asdict(replace(self, weights=None, tables=None))
+        del contents["tables"]
+        return {**contents, "decision": self.decision.name}
 
     @classmethod
     def from_json(cls, contents: Mapping[str, Any]) -> Self:
@@ -229,7 +249,9 @@ def forecast(
     sentence, seconds = found.sentence, time.perf_counter() - start
     if any("left out" in note for note in notes):
         sentence += "; reading left out rows or columns, see notes"
-    return replace(found, sentence=sentence, notes=[*notes, *found.notes], seconds=seconds)
+    tables = (train, target) if isinstance(train, Table) else None
+    notes = [*notes, *found.notes]
+    return replace(found, sentence=sentence, notes=notes, seconds=seconds, tables=tables)
 
 
 def is_frame(data: Any) -> bool:

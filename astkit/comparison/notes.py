@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 
 from astkit.comparison.plan import Method, Plan, by_rows
 from astkit.comparison.statistics import ALONE, DENSE, Arm, Entry, by_arm, cost_share
-from astkit.comparison.tables import boosted_trees
 from astkit.datasets.facts import class_labels, shared_rows
 from astkit.datasets.joined import divide_joined
 
@@ -21,8 +20,6 @@ def notes_on(plan: Plan, controls: Sequence[Method], entries: Sequence[Entry]) -
         yield from _speed(label, arms, controls)
     if plan.target_controls:
         yield from _best_points(arms)
-        if trees := boosted_trees(plan.task.train, plan.task.test):
-            yield trees
     if not plan.selects:
         yield "train loads all rows in its own way, so there is no random control"
     if "auto" in plan.policies and plan.trainer().find_targets().classes:

@@ -21,6 +21,7 @@ from astkit.comparison.progress import RunsBar
 from astkit.comparison.reads import same_reads
 from astkit.comparison.statistics import DENSE
 from astkit.comparison.training import RECORDS, train_method
+from astkit.comparison.trees import line_on_trees
 from astkit.datasets.facts import varies
 from astkit.datasets.foreign import keeps_order
 from astkit.datasets.joined import divide_joined
@@ -69,13 +70,14 @@ def train_plan(plan: Plan, check_baseline: bool, notes: Sequence[str]) -> dict[s
     new = list(notes_on(plan, list(controls.values()), runs))
     shared = note_on_shared_rows(plan)
     first = [] if shared is None else [shared]
-    for note in [*new, *first]:
+    last = line_on_trees(plan, forecast, followers, good)
+    for note in [*new, *first, *last]:
         announce(note)
     return {
         "entries": runs,
         "metric": good[0]["metric"],
         "higher": good[0]["higher"],
-        "notes": [*first, *notes, *own_rates, *new],
+        "notes": [*first, *notes, *own_rates, *new, *last],
         "baseline": baseline.notes,
         "forecast": None if forecast is None else forecast.to_json(),
         "given_forecast": list(followers),

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from astkit.datasets.joined import divide_joined, joined, set_aside, shared_with_target
+from astkit.datasets.joined import joined, set_aside, shared_with_target
 from astkit.datasets.table import Table
 from astkit.datasets.table_parts import divide_table
 
@@ -69,32 +66,6 @@ def with_target(data: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     for note in notes:
         print(note, flush=True)
     return given | {"train": joined(given["train"], target)}, notes
-
-
-def boosted_trees(train: Any, test: Any) -> str | None:
-    """What scikit-learn's boosted trees reach on the test rows; ``None`` unless both are tables.
-
-    Of old rows, of old and target rows, and of the target's rows alone, as `joined` holds them.
-    """
-    old, new = divide_joined(train)
-    if not (isinstance(train, Table) and isinstance(test, Table)) or find_spec("sklearn") is None:
-        return None
-    classes = train.task == "classes"
-    from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
-
-    kind = HistGradientBoostingClassifier if classes else HistGradientBoostingRegressor
-    said = []
-    for rows, name in ((old, "on old rows"), (train, "on both"), (new, "on the target's alone")):
-        if classes and len(rows.values.unique()) < 2:
-            continue
-        x = rows.matrix(scaled=False)
-        known = ~np.isnan(x).all(0)  # scikit-learn's trees fail on columns without a value
-        fitted = kind(random_state=0).fit(x[:, known], rows.values.numpy())
-        errors = fitted.predict(test.matrix(scaled=False)[:, known]) - test.values.numpy()
-        value = (errors == 0).mean() if classes else (errors**2).mean() ** 0.5
-        said.append(f"{value:.2%} {name}" if classes else f"{value:.4g} {name}")
-    metric = "accuracy" if classes else "RMSE"
-    return f"boosted trees on the same rows, in scikit-learn's settings: {metric} {', '.join(said)}"
 
 
 def epochs_of(data: Any, batch_size: Any) -> int:

@@ -138,7 +138,7 @@ def take_rows(part: Any, rows: Tensor | slice, count: int) -> Any:
         if part.ndim == 0 or len(part) != count:
             return part
         return part[rows] if isinstance(rows, slice) else part.index_select(0, rows.to(part.device))
-    if _list_of_rows(part, count):
+    if is_list_of_rows(part, count):
         chosen = part[rows] if isinstance(rows, slice) else [part[i] for i in rows.tolist()]
         return type(part)(chosen)
     return _rebuilt(part, lambda child: take_rows(child, rows, count))
@@ -209,7 +209,8 @@ def _rebuilt(part: Any, visit: Callable[[Any], Any]) -> Any:
     return pytree.tree_unflatten([visit(leaf) for leaf in leaves], spec)
 
 
-def _list_of_rows(part: Any, count: int) -> bool:
+def is_list_of_rows(part: Any, count: int) -> bool:
+    """Whether ``part`` is a list with an entry for each of ``count`` rows."""
     if not isinstance(part, tuple | list) or isinstance(part, Args) or hasattr(part, "_fields"):
         return False
     return len(part) == count and not all(_is_field(entry, count) for entry in part)

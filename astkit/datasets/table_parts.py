@@ -13,7 +13,7 @@ from astkit.datasets.sources import hold_back
 from astkit.datasets.table import Table, named_groups
 from astkit.datasets.table_identifiers import counters, identifiers, left_out
 from astkit.datasets.table_label import Label, without
-from astkit.datasets.table_reader import TableRows, read_tables
+from astkit.datasets.table_reader import TableRows, read_table, read_tables
 from astkit.datasets.table_readers import is_missing
 
 if TYPE_CHECKING:
@@ -175,6 +175,18 @@ def read_pair(
     target = Table(later, like=table)
     said = [*left_out(names), *table.notes, *(f"target: {note}" for note in target.notes)]
     return table, target, said
+
+
+def read_inputs(source: Any, like: Table) -> Table:
+    """Every row of ``source`` as a `Table` ``like`` another, whose label and groups are not read.
+
+    Row i is row i of the source, whatever its label is.
+    """
+    unread = [name for name in (like.label.name, like.group) if name is not None]
+    reading = {**like.reading, "drop": [*like.reading["drop"], *unread]}
+    rows = read_table(source, like.columns, **reading)
+    rows.lacking = [name for name in rows.lacking if name not in unread]
+    return Table(rows, like=like)
 
 
 def check_unread(**reading: Any) -> None:

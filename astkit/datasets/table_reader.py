@@ -7,7 +7,7 @@ is named: faults of the file in one error, cells that count as missing in notes.
 from __future__ import annotations
 
 import csv
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,7 +36,14 @@ MARKS = [-99.0, *(sign * (10.0**digits - 1) for digits in range(3, 9) for sign i
 """Numbers that may stand for a missing one: -99, -999, 999, 9999 and so on."""
 LISTED = 30
 """Names of columns that a message holds."""
-KINDS = {"number": "float64", "date": "datetime64[us]", "words": "int32"}
+EMPTY: Mapping[str, Any] = {
+    "number": np.nan,
+    "date": np.datetime64("NaT", "us"),
+    "words": np.int32(-1),
+}
+"""What stands for an empty cell, by the kind of the column."""
+AS_WORDS = "read as words, as less than 95 % of the cells are of one kind"
+MARKED = "numbers that may stand for missing ones are read as they are: empty these cells if so"
 
 
 @dataclass
@@ -166,113 +173,129 @@ def _read(
     """Decide about the columns in one pass, and convert them in another."""
     import pandas as pd
 
+    kept = columns or {}
     # how a later table is read does not depend on its types
-    before = columns or {}
-    own = {**dict.fromkeys(source.words, Column("words")), **dtypes} if columns is None else {}
-    called = [each or f"column {place}" for place, each in enumerate(source.names, 1)]
-    scans = [
-        Scan(source.comma, _is_nameless(given), before.get(each), own.get(each))
-        for given, each in zip(source.names, called, strict=True)
-    ]
+    asked = {**dict.fromkeys(source.words, Column("words")), **dtypes} if columns is None else {}
+    names = [each or f"column {place}" for place, each in enumerate(source.names, 1)]
+    scans = [Scan(source.comma, kept.get(each), asked.get(each)) for each in names]
     rows = 0
     for cells in source.chunks():
         for scan, part in zip(scans, cells, strict=True):
             scan.add(part)
         rows += len(cells[0]) if cells else 0
-    names, notes, faults = _names(source.names, scans, drop)
-    faults = [*source.faults, *faults]
-    known = {*source.names, *names}
-    for each in (*needed, *((*drop, *dtypes) if columns is None else ())):
-        if each not in known and (each in needed or each not in source.apart):
-            some = source.apart.get(each, f"choose one of {listed(source.names, LISTED)}")
-            faults.append(f"there is no column {each!r}: {some}")
-    if not rows and not faults:
-        faults.append("it has no rows")
-    read = {n: scan for n, scan in zip(names, scans, strict=True) if n is not None}
+    faults = _faults(
+        source, rows, names, needed, drop, () if columns is not None else (*drop, *dtypes)
+    )
     proved = {sign for scan in scans if (sign := scan.proves())}
-    decided = {each: scan.decide(proved) for each, scan in read.items()}
-    lacking = [each for each in columns or () if each not in decided]
-    if columns is not None:
-        if further := [each for each in decided if each not in columns]:
-            notes.append(f"{name} has further columns, left out: {listed(further, LISTED)}")
-        decided = {each: column for each, column in decided.items() if each in columns}
+    read = {n: scan for n, scan in zip(names, scans, strict=True) if n not in drop}
+    decided = {n: scan.decide(proved) for n, scan in read.items()}
+    lacking = [n for n in kept if n not in decided]
+    further = [n for n in decided if n not in kept] if columns is not None else []
+    nameless = [n for n, given in zip(names, source.names, strict=True) if _is_nameless(given)]
+    decided = {n: each for n, each in decided.items() if n not in further or n in nameless}
+    decided |= {n: kept[n] for n in lacking}
     whole, odd = _converted(source, names, decided, rows)
-    for each, values in whole.items():
-        if decided[each].kind == "number":
-            faults += _too_large(each, values)
-    if columns is not None:
-        faults += _unlike(odd, columns, {each: scan.cells for each, scan in read.items()})
+    if unfit := _unfit(decided, whole, odd):
+        if columns is not None:
+            like = (
+                " as in the table it is read like: write them as there, or read both with dtypes="
+            )
+            faults += [f"column {n!r}: {said}{like}" for n, said in unfit.items()]
+        else:  # as the sample of its cells did not show
+            decided |= dict.fromkeys(unfit, Column("words"))
+            whole, odd = _converted(source, names, decided, rows)
+    for n, values in whole.items():
+        if decided[n].kind == "number":
+            faults += _too_large(n, values)
     if faults:
         every = f" {faults[0]}" if len(faults) == 1 else "".join(f"\n- {each}" for each in faults)
         raise ValueError(f"{name} cannot be read:{every}")
-    notes += source.notes
-    said = [(why, each, _shown(cells)) for why, each, cells in odd]
-    said += [(why, each, what) for each in decided for why, what in read[each].notes.items()]
-    marks = {each: _marks(whole[each]) for each in decided if decided[each].kind == "number"}
-    why = "numbers that may stand for missing ones are read as they are: empty these cells if so"
-    said += [(why, each, what) for each, what in marks.items() if what]
-    notes += _one_line_each(said)
-    if columns is not None:
-        for each in lacking:
-            empty = convert([""] * rows, columns[each], {})[0]
-            whole[each] = _categories(empty, []) if columns[each].kind == "words" else empty
-            decided[each] = columns[each]
-        decided = {each: decided[each] for each in columns}
-    frame = pd.DataFrame({each: whole[each] for each in decided}, copy=False)
+    counting = [n for n in nameless if n in decided and n not in kept and _counts(whole[n])]
+    notes = [
+        f"column {names.index(n) + 1} has no name and counts the rows: left out" for n in counting
+    ]
+    if further := [n for n in further if n not in counting]:
+        notes.append(f"{name} has further columns, left out: {listed(further, LISTED)}")
+    decided = {n: decided[n] for n in columns or decided if n not in counting}
+    said = [(AS_WORDS, n, what) for n, what in unfit.items()]
+    said += [(why, n, _shown(cells)) for (why, n), cells in odd.items()]
+    said += [(why, n, what) for n in read for why, what in read[n].notes.items() if n not in unfit]
+    said += [(MARKED, n, _marks(whole[n])) for n, each in decided.items() if each.kind == "number"]
+    notes += [*source.notes, *_one_line_each([each for each in said if each[1] in decided])]
+    frame = pd.DataFrame({n: whole[n] for n in decided}, copy=False)
     return TableRows(frame, decided, np.arange(rows), notes, lacking)
+
+
+def _faults(
+    source: FrameSource | TextSource,
+    rows: int,
+    names: Sequence[str],
+    needed: Sequence[str],
+    drop: Sequence[str],
+    named: Sequence[str],
+) -> list[str]:
+    """What is wrong with a table, of which ``needed`` and ``named`` columns are asked for."""
+    faults = list(source.faults)
+    for each, count in Counter(source.names).items():
+        if each and count > 1 and each not in drop:
+            faults.append(f"the name {each!r} stands over {count} columns: rename all but one")
+    for each in (*needed, *named):
+        if each not in {*source.names, *names} and (each in needed or each not in source.apart):
+            some = source.apart.get(each, f"choose one of {listed(source.names, LISTED)}")
+            faults.append(f"there is no column {each!r}: {some}")
+    return faults if rows or faults else ["it has no rows"]
 
 
 def _converted(
     source: FrameSource | TextSource,
-    names: Sequence[str | None],
+    names: Sequence[str],
     columns: Mapping[str, Column],
     rows: int,
-) -> tuple[dict[str, Any], list[tuple[str, str, list[tuple[int, str]]]]]:
-    """The values of ``columns``; why cells count as missing, in which column, and which ones."""
-    whole: dict[str, Any] = {n: np.empty(rows, KINDS[each.kind]) for n, each in columns.items()}
-    odd: dict[tuple[str, str], list[tuple[int, str]]] = {}
-    words: dict[str, dict[str, int]] = {name: {} for name in columns}
-    first = 0
-    for cells in source.chunks():
-        count = len(cells[0]) if cells else 0
-        for name, part in zip(names, cells, strict=True):
-            if name is not None and name in columns:
-                values, left = convert(part, columns[name], words[name])
-                whole[name][first : first + count] = values
-                for why, found in left.items():
-                    some = odd.setdefault((why, name), [])
-                    some += [(first + row, text) for row, text in found]
-        first += count
-    for name, column in columns.items():
-        if column.kind == "words":
-            whole[name] = _categories(whole[name], [*words[name]])
-    return whole, [(why, name, found) for (why, name), found in odd.items() if found]
-
-
-def _categories(codes: np.ndarray[Any, np.dtype[np.int32]], words: list[str]) -> Any:
+) -> tuple[dict[str, Any], dict[tuple[str, str], list[tuple[int, str]]]]:
+    """The values of ``columns``; cells that count as missing, by the reason and the column."""
     import pandas as pd
 
-    return pd.Categorical.from_codes(codes, pd.Index(words))
+    whole: dict[str, Any] = {n: np.full(rows, EMPTY[each.kind]) for n, each in columns.items()}
+    odd: defaultdict[tuple[str, str], list[tuple[int, str]]] = defaultdict(list)
+    words: defaultdict[str, dict[str, int]] = defaultdict(dict)
+    first = 0
+    for cells in source.chunks():
+        for name, part in zip(names, cells, strict=True):
+            if name in columns:
+                values, left = convert(part, columns[name], words[name])
+                whole[name][first : first + len(part)] = values
+                for why, found in left.items():
+                    odd[why, name] += [(first + row, text) for row, text in found]
+        first += len(cells[0]) if cells else 0
+    for name, column in columns.items():
+        if column.kind == "words":
+            whole[name] = pd.Categorical.from_codes(
+                whole[name], pd.Index([*words[name]], dtype="str")
+            )
+    return whole, odd
 
 
-def _names(
-    given: Sequence[str], scans: Sequence[Scan], drop: Sequence[str]
-) -> tuple[list[str | None], list[str], list[str]]:
-    """Names of the columns, ``None`` for those that are left out; notes and faults."""
-    names: list[str | None] = [None if each in drop else each for each in given]
-    notes, faults = [], []
-    for name, count in Counter(names).items():
-        if name and count > 1:
-            faults.append(f"the name {name!r} stands over {count} columns: rename all but one")
-    for place, (name, scan) in enumerate(zip(names, scans, strict=True)):
-        if name is None or not _is_nameless(name):
-            continue
-        if scan.counts_rows():
-            names[place] = None
-            notes.append(f"column {place + 1} has no name and counts the rows: left out")
-        elif not name:
-            names[place] = f"column {place + 1}"
-    return names, notes, faults
+def _unfit(
+    columns: Mapping[str, Column],
+    whole: Mapping[str, Any],
+    odd: Mapping[tuple[str, str], Sequence[tuple[int, str]]],
+) -> dict[str, str]:
+    """Columns of which fewer than `NUMBERS` of the cells are read, and what of their others."""
+    unfit = {}
+    for (why, name), stray in odd.items():
+        count = int((whole[name] == whole[name]).sum()) + sum(
+            len(cells) for (_, other), cells in odd.items() if other == name
+        )
+        if why != END and count - len(stray) < NUMBERS * count and not columns[name].loose:
+            two = " and ".join(map(repr, list(dict.fromkeys(text for _, text in stray))[:2]))
+            some = f"{len(stray):,} of {count:,} cells, such as {two}"
+            unfit[name] = f"{some}, are no {columns[name].kind}"
+    return unfit
+
+
+def _counts(values: Any) -> bool:
+    """Whether ``values`` are the numbers of the rows, from 0 or 1."""
+    return len(values) > 1 and values[0] in (0, 1) and bool((np.diff(values) == 1).all())
 
 
 def _is_nameless(name: str) -> bool:
@@ -286,32 +309,14 @@ def _shown(odd: Sequence[tuple[int, str]]) -> str:
 def _one_line_each(said: Sequence[tuple[str, str, str]]) -> list[str]:
     """Notes, one for each reason, of which columns it is said and what."""
     notes = []
-    for why in dict.fromkeys(why for why, _, _ in said):
-        columns = {name: what for reason, name, what in said if reason == why}
+    for why in dict.fromkeys(why for why, _, what in said if what):
+        columns = {name: what for reason, name, what in said if reason == why and what}
         if len(columns) == 1:
             notes += [f"column {name!r}: {why}: {what}" for name, what in columns.items()]
         else:
             each = [f"{name!r} ({what})" for name, what in columns.items()]
             notes.append(f"{why}: {listed(each, LISTED)}")
     return notes
-
-
-def _unlike(
-    odd: Sequence[tuple[str, str, list[tuple[int, str]]]],
-    columns: Mapping[str, Column],
-    cells: Mapping[str, int],
-) -> list[str]:
-    """Columns of which fewer than `NUMBERS` of the cells are read as in the table before."""
-    faults = []
-    for why, name, stray in odd:
-        count, kind = cells[name], columns[name].kind
-        if why != END and len(stray) > (1 - NUMBERS) * count and not columns[name].loose:
-            two = " and ".join(map(repr, list(dict.fromkeys(text for _, text in stray))[:2]))
-            faults.append(
-                f"column {name!r}: {len(stray):,} of {count:,} cells, such as {two}, are no {kind}"
-                " as in the table it is read like: write them as there, or read both with dtypes="
-            )
-    return faults
 
 
 def _marks(values: np.ndarray[Any, Any]) -> str:

@@ -43,6 +43,7 @@ LONG = 50
 FORMATS = 6
 """Formats of dates that a column is read in, at most."""
 
+_START = re.compile(r"\W*(?:\d|[^\W\d_]{3}\s|[A-Z]{1,3}[$€£¥₹])")
 _SIGNS = str.maketrans("−–‒‑‐’‘´", "-----'''")
 _ABOUT = re.compile(r"^[<>~≈≥≤=]+\s*|\s*[+*†]+$")
 _BRACKETS = re.compile(r"([$€£¥₹]?)\s*\(\s*([^()]*\d[^()]*)\)\s*([%‰$€£¥₹]?)")
@@ -77,9 +78,10 @@ class Number(NamedTuple):
     behind: bool = False
 
 
-def missing(words: Words) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Whether each of ``words`` stands for a missing number or date."""
-    return np.array([is_missing(word) for word in words], bool)
+NONE = Number(np.nan, "")
+NUMBER = np.dtype(
+    [("value", float), ("unit", object), ("scale", float), ("brackets", bool), ("behind", bool)]
+)
 
 
 def is_missing(word: str) -> bool:
@@ -87,12 +89,18 @@ def is_missing(word: str) -> bool:
     return word.lower() in MISSING or (word[:1] in "#0" and bool(MARKS.fullmatch(word)))
 
 
-def points(words: Words) -> Wide:
-    """Numbers with a decimal point, also infinite ones; NaN for other words."""
+def numbers(words: Words, comma: bool) -> Any:
+    """Each of ``words`` as a `Number`, an array of records; the value of others is NaN."""
     import pandas as pd
 
-    numbers = pd.to_numeric(pd.Series(words, dtype=object), errors="coerce")
-    return np.where([_is_long(word) for word in words], np.nan, numbers.to_numpy("float64"))
+    found = np.full(len(words), np.array(NONE, NUMBER), NUMBER)
+    values = pd.to_numeric(pd.Series(words, dtype=object), errors="coerce").to_numpy("float64")
+    odd = np.array([_is_long(word) or (comma and "." in word) for word in words], bool)
+    found["value"] = np.where(odd, np.nan, values)
+    odd |= np.isnan(values)
+    read = [number(word, comma) if _START.match(word) else None for word in words[odd]]
+    found[odd] = np.array([each or NONE for each in read], NUMBER)
+    return found
 
 
 def _is_long(word: str) -> bool:
@@ -126,7 +134,10 @@ def number(word: str, comma: bool) -> Number | None:
     decimal, decimals = "," if comma else ".", rest[1:]
     if group == decimal and not rest and whole.count(group) == 1:  # as 1.234, without thousands
         whole, _, decimals = whole.partition(group)
-    elif group == decimal or rest[:1] not in ("", decimal) or (group and whole.startswith("0")):
+        group = None
+    elif group == decimal or rest[:1] not in ("", decimal):
+        return None
+    if group and (whole.startswith("0") or found["power"]):  # as 012,345
         return None
     if rest in (".", ",") and after:  # as "2. Married"
         return None
@@ -158,9 +169,7 @@ def _hours(clock: re.Match[str]) -> Number | None:
 def is_number(word: str) -> bool:
     """Whether a word is a number with a decimal point."""
     found = number(word, False)
-    if found is not None:
-        return found.unit == ""
-    return bool(np.isfinite(points(np.array([word], object)))[0])
+    return found is not None and not found.unit
 
 
 def dates(words: Words, form: str) -> np.ndarray[Any, Any]:

@@ -348,8 +348,8 @@ class Optimisation:
         if not accumulated.rows:  # gradients of other code
             for parameter in accumulated.parameters:
                 parameter.grad = None
-        # sums are divided before the step; without accumulation, earlier and at no cost
-        accumulated.summed = summed or self.passes.config.accumulation_steps > 1
+        # sums are divided before the step; otherwise earlier and at no cost
+        accumulated.summed = summed or self.ignores or self.passes.config.accumulation_steps > 1
         divisor = 1.0 if accumulated.summed else _above_0(normaliser)
         losses: Tensor = self.passes.retry_smaller(self._gradient, weight, batch, divisor)
         accumulated.total = accumulated.total + normaliser
@@ -446,15 +446,17 @@ class Optimisation:
         """A step in which the host decides nothing; its losses, and whether weights changed."""
         for parameter in self.accumulated.parameters:  # so that backward writes gradients, not adds
             parameter.grad = None
-        self.accumulated.summed, self.finite.unread = False, True
+        self.accumulated.summed, self.finite.unread = self.ignores, True
         try:
-            losses = self._backward(batch, weight, _above_0(normaliser))
-            gone = _unlabelled(losses, weight) if self.ignores else 0.0
-            share = 1 - gone / len(losses)
+            losses = self._backward(batch, weight, 1.0 if self.ignores else _above_0(normaliser))
+            if self.ignores:
+                share = 1 - _unlabelled(losses, weight) / len(losses)
+                self.accumulated.total = normaliser * share
             with self.ledger.phase("optimizer"):
-                return losses, self._step(share)
+                return losses, self._step()
         finally:
             self.finite.unread = False
+            self.accumulated.clear()
 
     def take_predictions(self) -> Predictions:
         """What the model predicted for the rows of the latest training batch."""
@@ -475,19 +477,16 @@ class Optimisation:
     def flush(self) -> None:
         """Step with the accumulated gradients; does nothing without rows or weight."""
         try:
-            unread = self.finite.unread or self.passes.device.type != "cpu"
-            share = self.accumulated.labelled(unread) if self.ignores else 1.0
-            some = isinstance(share, Tensor) or share > 0
-            if self.accumulated.weighted and some and self._step(share):
+            if self.ignores:
+                away = self.passes.device.type != "cpu"
+                self.accumulated.total = self.accumulated.total * self.accumulated.labelled(away)
+            if self.accumulated.weighted and self._step():
                 self.rates.after_step()
         finally:  # a rejected gradient must not be accumulated further
             self.accumulated.clear()
 
-    def _step(self, share: float | Tensor) -> bool:
-        """Divide, check and clip the gradients, and step; false if no weight changes.
-
-        ``share`` of the rows have a label, and count in the mean.
-        """
+    def _step(self) -> bool:
+        """Divide, check and clip the gradients, and step; false if no weight changes."""
         groups = self.optimizer.param_groups
         trained = [p for group in groups for p in group["params"] if p.grad is not None]
         if not trained:  # the batch used none of the optimizer's parameters
@@ -501,8 +500,6 @@ class Optimisation:
         gradients = [p.grad for p in trained]
         if self.accumulated.summed:
             torch._foreach_div_(gradients, _above_0(self.accumulated.total))
-        if isinstance(share, Tensor) or share < 1:
-            torch._foreach_div_(gradients, _above_0(share))
         # torch 2.9 has no norm of sparse ones
         values = [each.coalesce().values() if each.is_sparse else each for each in gradients]
         norm, known = nn.utils.get_total_norm(values), math.inf

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -60,6 +60,7 @@ from astkit.trainers.fingerprint import describe_run, plain
 from astkit.trainers.first_batch import check_batch, check_rows_known, initialise
 from astkit.trainers.history import History, Observer, Reports, StepRecord
 from astkit.trainers.optimisation import Optimisation
+from astkit.trainers.predictions import predict
 from astkit.trainers.progress import TrainingBar, follow
 from astkit.trainers.steering import Event, Steering
 from astkit.trainers.step import StepResult
@@ -263,10 +264,6 @@ class Trainer:
         if interrupted():
             raise KeyboardInterrupt
         return self.history
-
-    def fit(self, *args: Any, **options: Any) -> NoReturn:
-        """Raises ``TypeError``: a trainer is trained by `run`."""
-        raise TypeError("fit: a Trainer is given data and budget when it is built: call run()")
 
     def steps(self) -> Generator[StepRecord]:
         """Yield a record after every training batch and every epoch.
@@ -639,7 +636,7 @@ class Trainer:
         return record
 
     def validate(self) -> dict[str, Any]:
-        """Metrics of the validation data, or a sample of them, prefixed with ``val_``."""
+        """Metrics of the validation data, prefixed with ``val_``."""
         if self.validation is None or not self.validator.each_epoch:
             return {}
         values = self.measure_validation().values()
@@ -647,9 +644,9 @@ class Trainer:
         return {f"val_{name}": value for name, value in values.items() if value is not None}
 
     def measure_validation(self) -> Measured:
-        """Values of the validation rows, or the sample of them that is evaluated."""
+        """Values of the validation rows."""
         assert self.validation is not None
-        return self.measure(self.validation, self.validator.rows)
+        return self.measure(self.validation)
 
     def evaluate(self, data: Any) -> dict[str, Any]:
         """Metrics of one pass over ``data``, such as the test split; not counted as training.
@@ -661,8 +658,28 @@ class Trainer:
         check_unshuffled(data)
         return self.measure(as_loader(data, self.device, shuffle=False)).values()
 
-    def measure(self, source: BatchSource, rows: Tensor | None = None, keep: int = 0) -> Measured:
-        """Values of each row of ``source``, or of its ``rows`` (int64 ``[n]``), in one pass.
+    def predict(self, data: Any, *, probabilities: bool = False) -> Any:
+        """What the model says of every row of ``data``, in order, in one pass in evaluation mode.
+
+        Where the training data are a `Table`: numbers in the label's unit, float32 ``[rows]``, or a
+        list of names of classes. Else the outputs on the CPU: tensors joined by rows, tuples part
+        by part, the ``logits`` of an object; where lengths differ, lists with an entry a row. Each
+        of several processes returns all rows. ::
+
+            predicted = trainer.predict("later.csv")
+
+        Args:
+            data: a data set or a loader, labelled or not; or, where the training data are a
+                `Table`, a file or DataFrame, which is read as that.
+            probabilities: of the classes of a `Table`, float32 ``[rows, classes]``.
+
+        Raises ``ValueError`` for a loader that shuffles or leaves rows out, for a stream without a
+        length, and for data without rows.
+        """
+        return predict(self, data, probabilities)
+
+    def measure(self, source: BatchSource, keep: int = 0) -> Measured:
+        """Values of each row of ``source``, in one pass.
 
         ``keep``: bytes of outputs and targets to keep at most. Random numbers are the same in every
         pass of any run. Raises ``ValueError`` if there is no batch, or another one in each process.
@@ -671,7 +688,7 @@ class Trainer:
         random = rng.restored(self.device, "evaluation")
         with self.ledger.clock("evaluation"), random, evaluating(self.model, self.device):
             distributed.same_buffers(self.model)
-            batches = source.batches(0, rows)
+            batches = source.batches(0)
             first = next(batches, None)
             if first is None:
                 raise ValueError(

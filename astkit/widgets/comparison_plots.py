@@ -152,13 +152,10 @@ def values_by_cost(curves: Table, metric: str = "accuracy", rows: int | None = N
                 at = np.linspace(spent[0], spent[-1], POINTS)
                 seeds.append((at, np.interp(at, spent, run["value"].to_numpy(float))))
             x, y = np.mean([at for at, _ in seeds], axis=0), np.array([ys for _, ys in seeds])
-            look: dict[str, Any] = {"color": SOFT, "lw": 1.0}
-            look["ls"] = DASHES[len(axis.lines) % len(DASHES)]
+            look: Any = {"color": SOFT, "lw": 1.0, "ls": DASHES[len(axis.lines) % len(DASHES)]}
             if arm in looks:
                 look = {**looks[str(arm)], "lw": 2.0, "ms": 5, "markevery": (4, 8)}
-                axis.fill_between(
-                    x.mean(0), y.min(0), y.max(0), color=look["color"], alpha=0.13, lw=0
-                )
+                axis.fill_between(x, y.min(0), y.max(0), color=look["color"], alpha=0.13, lw=0)
             axis.plot(x, y.mean(0), label=fill(str(arm), 26), **look)
         final = table[table["arm"] == "dense"].groupby("seed")["value"].last().mean()
         axis.axhline(final, color=INK, lw=1.0, ls=(0, (5, 3)), label="final value of dense")

@@ -13,6 +13,7 @@ from html import escape
 from importlib.resources import files
 from io import BytesIO
 from pathlib import Path
+from string import Template
 from typing import Any
 
 import numpy as np
@@ -23,20 +24,10 @@ from astkit.widgets import frontend
 from astkit.widgets.plots import pixels
 
 SIDE = 96  # largest side of an embedded picture, in pixels
-_SCRIPT = files("astkit.widgets").joinpath("explore.js").read_text()
-_STYLE = files("astkit.widgets").joinpath("explore.css").read_text()
-_PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title><style>body {{ margin: 1rem; }}
-{style}</style></head><body><main id="explorer"></main>
-<script type="application/json" id="content">{content}</script>
-<script type="module">
-{script}
-const embedded = JSON.parse(document.getElementById("content").textContent);
-render({{ model: {{ get: () => embedded }}, el: document.getElementById("explorer") }});
-</script></body></html>
-"""
+_PAGE, _SCRIPT, _STYLE = (
+    files("astkit.widgets").joinpath(f"explore.{kind}").read_text("utf-8")
+    for kind in ("html", "js", "css")
+)
 
 
 class Explorer:
@@ -62,7 +53,8 @@ class Explorer:
         """A self-contained HTML page."""
         embedded = json.dumps(plain_values(self.content)).replace("<", "\\u003c")
         title = escape(self.content["title"])
-        return _PAGE.format(title=title, style=_STYLE, content=embedded, script=_SCRIPT)
+        parts = {"title": title, "style": _STYLE, "content": embedded, "script": _SCRIPT}
+        return Template(_PAGE).substitute(parts)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write `page`, atomically."""

@@ -9,8 +9,10 @@ from typing import Any, Literal
 
 from astkit.progress import kernel
 
+Mode = Literal["off", "headless", "ask"]
 
-def mode(live: bool | None = None) -> Literal["off", "headless", "ask"]:
+
+def mode(live: bool | None = None) -> Mode:
     """Whether to show figures ("headless"), and controls too ("ask"), or nothing ("off").
 
     papermill, nbval and nbconvert send requests without metadata, while front ends that show
@@ -50,9 +52,8 @@ def has_loop() -> bool:
 def in_cell() -> bool:
     """Whether a cell of a notebook is what runs now, and not a message of a widget."""
     parent = getattr(kernel(), "get_parent", None)
-    if parent is None:
-        return False
-    return bool(parent("shell").get("header", {}).get("msg_type") == "execute_request")
+    header = parent("shell").get("header", {}) if parent else {}
+    return bool(header.get("msg_type") == "execute_request")
 
 
 def cell_events() -> Any:

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import EngFormatter, StrMethodFormatter
+from matplotlib.ticker import EngFormatter
 
 from astkit.widgets.style import (
     COLOURS,
@@ -120,26 +120,6 @@ def speed_bars(table: Table) -> Picture:
 
 
 @styled
-def by_size(table: Table, size: str, value: str, unit: str = "") -> Picture:
-    """``value`` against ``size``, both logarithmic: a line with its name for each ``method``.
-
-    ``table``: columns ``method``, ``size`` and ``value``; ``unit``: label of the vertical axis.
-    """
-    rows = pd.DataFrame(table)
-    figure = picture(height=3.6)
-    axis = figure.axes[0]
-    for name, group in rows.groupby("method", sort=False):
-        axis.plot(group[size], group[value], label=name, **line(str(name)))
-    axis.set(xscale="log", yscale="log", xlabel=size, ylabel=unit or value)
-    sizes = sorted(rows[size].unique())
-    axis.set_xticks(sizes, [f"{each:,}" for each in sizes])
-    axis.minorticks_off()
-    axis.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
-    legend_outside(figure, axis)
-    return figure
-
-
-@styled
 def learning_curves(steps: Table, epochs: Table) -> Picture:
     """Training loss by batch, and each validation metric by epoch, over the batches trained on.
 
@@ -155,9 +135,7 @@ def learning_curves(steps: Table, epochs: Table) -> Picture:
     figure = picture(1 + len(metrics), height=2.4)
     loss, *others = figure.axes
     if "loss" in batches:
-        number = batches["step"].rank(method="dense") - 1
-        part = number // np.ceil(len(batches) / POINTS)
-        curve = batches.groupby(part)[["step", "loss"]].mean()
+        curve = batches.groupby(_windows(batches["step"]))[["step", "loss"]].mean()
         style = {"lw": 1.2, "label": "training", **line("training", markers=False)}
         loss.plot(curve["step"], curve["loss"], **style)
     if "val_loss" in ends:
@@ -172,6 +150,11 @@ def learning_curves(steps: Table, epochs: Table) -> Picture:
     if loss.lines:
         legend_outside(figure, loss)
     return figure
+
+
+def _windows(steps: pd.Series) -> pd.Series:
+    """Of each step the number of its window; as many as there are steps, up to `POINTS`."""
+    return (steps.rank(method="dense") - 1) // np.ceil(steps.nunique() / POINTS)
 
 
 # --- gates ------------------------------------------------------------------------------------
@@ -200,9 +183,7 @@ def threshold_and_rate(
     runs = table.groupby(["controller", "seed"])["measured_rate"]
     smooth = runs.transform(lambda rate: rate.rolling(window, min_periods=1).mean())
     finite = table["threshold"].astype(float).replace([np.inf, -np.inf], np.nan)
-    number = table["step"].rank(method="dense") - 1
-    part = number // np.ceil(table["step"].nunique() / POINTS)
-    first = table["step"].groupby(part).transform("min")
+    first = table["step"].groupby(_windows(table["step"])).transform("min")
     table = table.assign(measured_rate=smooth, threshold=finite, window=first)
     figure = picture(2, height=3.6)
     rate, threshold = figure.axes

@@ -7,7 +7,7 @@ import math
 import sys
 import time
 from bisect import bisect_right
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -42,13 +42,7 @@ class Screen:
         started: when the run began, in seconds; later by the time that it has waited.
     """
 
-    def __init__(
-        self,
-        run: Run,
-        board: LiveBoard,
-        mode: Literal["off", "headless", "ask"],
-        controls: bool = False,
-    ) -> None:
+    def __init__(self, run: Run, board: LiveBoard, mode: frontend.Mode, controls: bool) -> None:
         self.run, self.board, self.mode = run, board, mode
         self.widget: Any = frontend.widget("board") if controls else None
         self.note = NOT_INSTALLED if controls and self.widget is None else ""

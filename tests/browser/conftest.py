@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -50,12 +49,6 @@ WATCH = """(seconds) => new Promise((resolve) => {
 })"""
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @pytest.fixture(scope="module")  # an open playwright holds an event loop, so not longer
 def browser() -> Iterator[Any]:
     if not CHROMIUM:
@@ -71,7 +64,7 @@ def browser() -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def lab(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
     """Address and root folder of a JupyterLab that knows nothing of this user's settings."""
-    home, port = tmp_path_factory.mktemp("lab"), _free_port()
+    home = tmp_path_factory.mktemp("lab")
     (home / "work").mkdir()
     (home / "CONFIG" / "labconfig").mkdir(parents=True)
     for name, content in (("default_setting_overrides", OVERRIDES), ("page_config", PAGE)):
@@ -79,30 +72,28 @@ def lab(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tupl
     own = {f"JUPYTER_{part}_DIR": str(home / part) for part in ("CONFIG", "DATA", "RUNTIME")}
     with (home / "log").open("w") as log:
         server = subprocess.Popen(
-            [sys.executable, "-m", "jupyterlab", *SETTINGS, f"--port={port}"],
+            [sys.executable, "-m", "jupyterlab", *SETTINGS],
             cwd=home / "work",
             env={**os.environ, **own, "IPYTHONDIR": str(home / "ipython")},
             stdout=log,
             stderr=log,
         )
         try:
-            _wait_for(port, server, home / "log")
-            yield f"http://127.0.0.1:{port}", home / "work"
+            yield _address(server, home), home / "work"
         finally:
             server.terminate()
             server.wait(30)
 
 
-def _wait_for(port: int, server: subprocess.Popen[bytes], log: Path) -> None:
+def _address(server: subprocess.Popen[bytes], home: Path) -> str:
+    """Where the server listens, which it writes down when it does; it looks for a free port."""
     for _ in range(300):
+        for found in (home / "RUNTIME").glob(f"jpserver-{server.pid}.json"):
+            return f"http://127.0.0.1:{json.loads(found.read_text())['port']}"
         if server.poll() is not None:
             break
-        try:
-            socket.create_connection(("127.0.0.1", port)).close()
-            return
-        except OSError:
-            time.sleep(0.2)
-    raise RuntimeError("JupyterLab did not start:\n" + log.read_text()[-2000:])
+        time.sleep(0.2)
+    raise RuntimeError("JupyterLab did not start:\n" + (home / "log").read_text()[-2000:])
 
 
 class LabPage:
@@ -157,11 +148,6 @@ class LabPage:
         self.page.get_by_text("Restart Kernel…", exact=True).first.click()
         self.page.locator(".jp-Dialog-button", has_text="Restart").click()
         self.page.wait_for_timeout(3000)
-
-    def until_saved(self, found: Callable[[str], bool]) -> str:
-        """The saved notebook, once it holds what is looked for."""
-        self.until(lambda: found(self.path.read_text()), "the saved notebook")
-        return self.path.read_text()
 
     def drag_target(self, rate: float) -> None:
         """Drag the target rate's slider to ``rate`` with the mouse."""

@@ -82,6 +82,17 @@ def test_both_keep_their_labels_groups_and_classes() -> None:
     assert both.cells(4)["town"] == "c"
 
 
+def test_words_that_the_target_lacks_are_missing() -> None:
+    """In all of its rows, or as a column."""
+    old = pd.DataFrame(
+        {"word": ["a", "b"] * 30, "x": range(60), "y": [each**2 for each in range(60)]}
+    )
+    train = Table(old, "y")
+    for new in (old.assign(word=None), old.drop(columns="word")):
+        both = joined(train, Table(new, like=train))
+        assert both.frame["word"].isna().sum() == 60
+
+
 def test_a_loader_keeps_its_settings() -> None:
     def collate(rows: list[Any]) -> Any:
         return torch.stack([row["input_ids"][:1] for row in rows]), torch.zeros(len(rows))

@@ -23,6 +23,7 @@ DISPROVED = "by a guess that these cells disprove, and may be wrong: read it wit
 DAYS = "days and months may be exchanged"
 UNITS = "cells with and without a unit are read alike"
 SCALED = "K, M and B multiply by a thousand, a million and a billion"
+STRAY = "cells that are no number count as missing"
 WORDS = "read as words, as less than 95 % of the cells are of one kind"
 
 
@@ -77,6 +78,27 @@ def read(folder: Path, cells: list[str], separator: str = ",", other: str = "x")
         (["12 kg", "500 g"], ",", "x", ["12 kg", "500 g"], WORDS),
         (["2. No", "1. Never"], ",", "x", ["2. No", "1. Never"], ""),
         (["1st", "2nd", "3rd"], ",", "x", ["1st", "2nd", "3rd"], ""),
+        ([f"A{row}" for row in range(80)], ",", "x", ["A0", "A1"], ""),
+        ([str(10**25 + row) for row in range(80)], ",", "x", [str(10**25)], ""),
+        ([f"{row}+2j" for row in range(80)], ",", "x", ["0+2j", "1+2j"], ""),
+        (["None", "Full"], ",", "x", ["None", "Full"], ""),
+        (["NA", "EU"], ",", "x", ["NA", "EU"], ""),
+        (["True", "False"], ",", "x", ["True", "False"], ""),
+        (["00501", "10001"], ",", "x", ["00501", "10001"], ""),
+        (["05", "10"], ",", "x", ["05", "10"], ""),
+        (["00501", "10001"] * 39 + ["00501-1234", "n/a"], ",", "x", ["00501", "10001"], ""),
+        (["1,5", "2,25"], ";", "x", [1.5, 2.25], ""),
+        (["1,5", "12,25"], ",", "x", [1.5, 12.25], ""),
+        (["1,500", "2,250"], ",", "x", [1500, 2250], SIGN),
+        (["1,234,567", "12"], ",", "x", [1234567, 12], ""),
+        (["1.234,50 €", "7,00 €"], ";", "x", [1234.5, 7], ""),
+        (["$1,200.50", "$7"], ",", "x", [1200.5, 7], ""),
+        (["-$3", "$+4"], ",", "x", [-3, 4], ""),
+        (["12 kg", "1.5 kg"], ",", "x", [12, 1.5], ""),
+        (["1e3", "2.5E-1", "1.203e+00"], "\t", "x", [1000, 0.25, 1.203], ""),
+        (["3 000", "12 500"], "|", "x", [3000, 12500], ""),
+        (["n.a.", *["1.5"] * 30], ",", "x", [np.nan, 1.5], f"{STRAY}: 'n.a.' in row 1, 'n.a.' in"),
+        (["1.2.3", *["1.5"] * 30], ",", "x", [np.nan, 1.5], STRAY),
         (
             ["1"] * 9 + ["unknown"],
             ",",
@@ -159,6 +181,31 @@ def test_marks_are_missing_in_numbers_dates_and_labels_but_not_in_words(tmp_path
     label = [mark if row % 5 == 0 else f"{row / 7:.3f}" for row in range(300)]
     parts = divide_table(pd.DataFrame({"x": np.sin(range(300)), "y": label}), "y")
     assert parts.train.label.task == "regression"
+
+
+DECIMALS = [f"{row}.5" for row in range(2_000)]
+
+
+@pytest.mark.parametrize(
+    ("cells", "kind", "note"),
+    [
+        (DECIMALS, "number", ""),
+        (
+            [f"0{1 + row // 50}/01/24 10:{row % 60:02}" for row in range(420)],
+            "date",
+            "years of two",
+        ),
+        ([*DECIMALS, *["x y"] * 105], "number", f"{STRAY}: 'x y' in row 2001"),
+        ([*DECIMALS, *["x y"] * 108], "words", f"{WORDS}: 108 of 2,108 cells, such as 'x y', are"),
+        ([*DECIMALS, *["x y"] * 140], "words", f"{WORDS}: 993 of 1,058 of a sample are numbers"),
+    ],
+)
+def test_of_many_different_words_a_sample_is_looked_at(monkeypatch, tmp_path, cells, kind, note):
+    """What it says is checked on all cells."""
+    monkeypatch.setattr("astkit.datasets.table_cells.DIFFERENT", 200)
+    rows = read(tmp_path, cells)
+    assert rows.columns["a"].kind == kind
+    assert [note in each for each in rows.notes][-1:] == [True] * bool(note)
 
 
 def test_dates_without_an_end_are_left_out_by_date_and_an_input_says_so():
@@ -254,6 +301,10 @@ def test_dtypes_that_say_nothing_are_refused(tmp_path):
         (["1.500"], ["2,500.5"], 2500.5, ""),
         (["(2.5)", "(3)"], ["(2.5)", "3"], -2.5, f"{DISPROVED}: '(2.5)' as -2.5"),
         (["(2.5)", "(3)"], ["(2.5)", "(4)"], 2.5, ""),
+        (["1.5", "2"], ["1,5", "2"], 1.5, ""),
+        (["12,5", "1,5"], ["1,500", "1,500"], 1.5, ""),
+        (["2024-01-31", "2024-02-01"], ["31.01.2024", "01.02.2024"], "2024-01-31", ""),
+        (["03/04/2024", "13/04/2024"], ["03/04/2024", "04/04/2024"], "2024-04-03", ""),
         (["1.2K", "15K"], ["950"], "36 of 36 cells, such as '950', are no number", ""),
         (["300 K"], [950.0], "36 of 36 cells, such as '950', are no number", ""),
         (["12 kg"], ["500 g"], "36 of 36 cells, such as '500 g', are no number", ""),

@@ -260,18 +260,14 @@ def test_a_state_of_before_a_steering_brings_its_controller_back(name: str) -> N
 
 @equal_scores
 @pytest.mark.parametrize("steps", [0, 25])
-@pytest.mark.parametrize("controller", [*EVERY, "auto"])
+@pytest.mark.parametrize("controller", EVERY)
 def test_a_gate_continues_bit_for_bit_from_its_saved_state(controller: str, steps: int) -> None:
     # few levels, NaN and small batches, so that ties, carries and fallbacks all take part
     generator = torch.Generator().manual_seed(0)
     stream = torch.randint(9, (60, 5), generator=generator) / 9
     stream[4::7, 1] = math.nan
-    stream[30, 2:] = 0  # of which no density is known
-    gates = [
-        Gate(rate, controller=LogIntegral(rate, "auto") if controller == "auto" else controller)
-        for rate in (0.13, 0.9)
-    ]
-    gate, resumed = gates
+    stream[30, 2:] = 0
+    gate, resumed = (Gate(rate, controller=controller) for rate in (0.13, 0.9))
     gate.seed = 11
     for scores in stream[:steps]:
         gate.select(scores)

@@ -1,6 +1,7 @@
 """Figures of a comparison: what is drawn where, and what is refused."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from astkit.widgets import comparison_plots as plots
@@ -25,20 +26,11 @@ def segment(bar):
     return ends[:, 0] if ends.size else ends
 
 
-def curves(arm, final, cost=1.0, seeds=2):
-    shares = np.array([0.2, 0.5, 1.0]) * cost
-    ends = [final + 0.02 * seed for seed in range(seeds)]
-    return [
-        {
-            "arm": arm,
-            "seed": seed,
-            "flops": share,
-            "seconds": 2 * share,
-            "value": end * share / cost,
-        }
-        for seed, end in enumerate(ends)
-        for share in shares
-    ]
+def curves(arm, final, cost=1.0):
+    share = np.array([0.2, 0.5, 1.0])
+    spent = pd.DataFrame({"arm": arm, "flops": cost * share, "seconds": 2 * cost * share})
+    runs = [spent.assign(seed=seed, value=(final + 0.02 * seed) * share) for seed in range(2)]
+    return pd.concat(runs)
 
 
 def test_a_forest_plot_has_a_row_for_each_method_and_its_outcome():
@@ -90,9 +82,8 @@ def test_better_is_to_the_right_and_what_lies_far_outside_is_an_arrow(higher):
 
 
 def test_curves_are_means_with_bands_and_the_final_value_of_dense():
-    rows = [*curves("dense", 0.8), *curves("infobatch", 0.9, cost=1.5)]
-    rows += curves("random at 0.3", 0.7)
-    figure = plots.values_by_cost(rows, "accuracy", rows=143)
+    rows = [curves("dense", 0.8), curves("infobatch", 0.9, cost=1.5), curves("random at 0.3", 0.7)]
+    figure = plots.values_by_cost(pd.concat(rows), "accuracy", rows=143)
     titles = [axis.get_title() for axis in figure.axes]
     assert titles == ["validation accuracy against FLOPs", "validation accuracy against time"]
     for axis, scale in zip(figure.axes, (1, 2), strict=True):
@@ -106,6 +97,7 @@ def test_curves_are_means_with_bands_and_the_final_value_of_dense():
         assert len(axis.collections) == 2  # no band of the random control
         ends = axis.collections[1].get_paths()[0].vertices
         assert ends[:, 1].max() == pytest.approx(0.92)
+        assert (ends[:, 0].min(), ends[:, 0].max()) == pytest.approx((0.3 * scale, 1.5 * scale))
     words = "143 validation rows: mean of 2 seeds, shaded from the lowest to the highest"
     assert figure.get_suptitle() == words
     low, high = figure.axes[0].get_ylim()

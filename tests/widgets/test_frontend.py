@@ -1,18 +1,13 @@
 """Who is watching: told apart by the environment, the kernel and what its requests carry."""
 
+from types import SimpleNamespace
+
 from astkit.widgets import frontend
 
-
-class Kernel:
-    def __init__(self, metadata):
-        self.metadata = metadata
-
-    def get_parent(self, channel):
-        assert channel == "shell"
-        return {"header": {}, "metadata": self.metadata}
-
-
-LAB, BARE = Kernel({"cellId": "a", "recordTiming": False}), Kernel({})
+LAB, BARE = (
+    SimpleNamespace(get_parent={"shell": {"header": {}, "metadata": each}}.get)
+    for each in ({"cellId": "a", "recordTiming": False}, {})
+)
 
 
 def test_modes(monkeypatch):

@@ -135,15 +135,14 @@ class PackedCircuit:
         Raises ``ValueError`` for another shape, a value other than 0 and 1, or missing masks.
         """
         check_rollout(x, self.circuit.channels, steps, masks, self.circuit.fire_rate)
-        if alive is None:
-            alive = torch.ones(steps, 1, 1, *x.shape[2:])
         shapes = [[steps, rows, 1, *x.shape[2:]] for rows in (1, len(x))]
-        if list(alive.shape) not in shapes:
+        if alive is not None and list(alive.shape) not in shapes:
             raise ValueError(
                 f"alive has shape {list(alive.shape)}: give {shapes[0]} for all samples, or"
                 f" {shapes[1]}"
             )
-        states, living = [_bits("x", x)], _bits("alive", alive)
+        states = [_bits("x", x)]
+        living = [True] * steps if alive is None else _bits("alive", alive)
         fires = [True] * steps if masks is None else _bits("masks", masks)
         for fire, kept in zip(fires, living, strict=True):
             states.append(np.where(fire, self._step(states[-1]), states[-1]) & kept)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from matplotlib.patches import Polygon
 from torch import Tensor
 
 from astkit.systems.lattice.model import EnergyFlowLattice, LatticeOutput, Rollout
-from astkit.widgets.style import SOFT, Picture, line, picture, styled
+from astkit.widgets.style import SOFT, Picture, picture, styled
 
 APART = 2.0  # of planes in a drawing, in cells
 _FLOW = ["slot", "born"]  # a slot that is free again holds another flow
@@ -100,29 +100,3 @@ def _seen(places: np.ndarray) -> np.ndarray:
     """Where points ``[..., (x, y, z)]`` of a lattice are drawn, with the planes upright."""
     x, y, z = np.moveaxis(np.asarray(places, float), -1, 0)
     return np.stack([z * APART + 0.35 * x, y + 0.35 * x], axis=-1)
-
-
-@styled
-def learning(curves: pd.DataFrame, marks: Mapping[str, float], metric: str, label: str) -> Picture:
-    """A metric by training step, one line per model with the range over seeds.
-
-    ``curves``: ``model``, ``seed``, ``step`` and ``metric``; ``label``: label of the metric's axis;
-    ``marks``: values of the baselines, plotted as lines.
-    """
-    figure = picture(height=3.8)
-    (axis,) = figure.axes
-    for model, group in curves.groupby("model", sort=False):
-        seeds, style = group.groupby("step")[metric], line(str(model))
-        axis.plot(seeds.mean(), label=str(model), **style)
-        band = (seeds.mean().index, seeds.min(), seeds.max())
-        axis.fill_between(*band, color=style["color"], alpha=0.15, lw=0)
-    for name, value in marks.items():
-        axis.axhline(value, color=SOFT, lw=1.0, ls=":")
-        at: Any = {"xy": (1.01, value), "xycoords": ("axes fraction", "data"), "va": "center"}
-        axis.annotate(name, **at, fontsize=9, color=SOFT)
-    axis.set(xlabel="training step", ylabel=label, ylim=(0, None))
-    count = curves["seed"].nunique()
-    over = f"mean of {count} seeds and their range" if count > 1 else "one seed"
-    axis.set_title(f"{metric.removeprefix('val_').upper()} on validation data: {over}")
-    figure.legend(loc="outside lower center", ncols=3)
-    return figure

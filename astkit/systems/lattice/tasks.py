@@ -86,10 +86,8 @@ def text_task(
     """
     if isinstance(pairs, str | os.PathLike):
         pairs = read_pairs(pairs)
-    parts: tuple[list[TextPair], list[TextPair]] = [], []
-    for pair in pairs:
-        parts[in_validation(pair.source)].append(pair)
-    train, held = parts
+    train = [pair for pair in pairs if not in_validation(pair.source)]
+    held = [pair for pair in pairs if in_validation(pair.source)]
     if not train or not held:
         raise ValueError(
             f"of {len(pairs)} pairs of {name!r}, {len(train)} are for training and"

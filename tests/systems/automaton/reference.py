@@ -4,7 +4,7 @@ Shares no code with the fast one but the logits and wires that it reads.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TypeAlias
 
 from torch import Tensor
@@ -13,26 +13,6 @@ from astkit.systems.automaton.automaton import LogicCA
 
 Grid: TypeAlias = list[list[list[float]]]
 """One sample: ``[channels][height][width]``."""
-
-OPERATIONS: tuple[Callable[[float, float], float], ...] = (
-    lambda a, b: 0.0,
-    lambda a, b: a * b,
-    lambda a, b: a - a * b,
-    lambda a, b: a,
-    lambda a, b: b - a * b,
-    lambda a, b: b,
-    lambda a, b: a + b - 2 * a * b,
-    lambda a, b: a + b - a * b,
-    lambda a, b: 1 - (a + b - a * b),
-    lambda a, b: 1 - (a + b - 2 * a * b),
-    lambda a, b: 1 - b,
-    lambda a, b: 1 - b + a * b,
-    lambda a, b: 1 - a,
-    lambda a, b: 1 - a + a * b,
-    lambda a, b: 1 - a * b,
-    lambda a, b: 1.0,
-)
-"""FALSE, AND, A&!B, A, !A&B, B, XOR, OR and their complements, in reverse."""
 
 
 class Weights:
@@ -122,9 +102,11 @@ def _patch(channel: list[list[float]], y: int, x: int, periodic: bool) -> list[f
 
 
 def _gate(shares: Sequence[float], a: float, b: float) -> float:
+    """The mixture of all sixteen gates: an op's bits are its outputs for 00, 01, 10 and 11."""
+    corners = ((1 - a) * (1 - b), (1 - a) * b, a * (1 - b), a * b)
     total: float = 0.0
-    for share, operation in zip(shares, OPERATIONS, strict=True):
-        total += share * operation(a, b)
+    for op, share in enumerate(shares):
+        total += share * sum(corners[place] for place in range(4) if op >> (3 - place) & 1)
     return total
 
 

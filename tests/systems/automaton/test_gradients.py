@@ -11,13 +11,7 @@ from astkit.systems.automaton.gradients import gradients
 from tests.systems.automaton.examples import CONFIGS, SYNC, half_hard, inputs, masks_of, trained
 
 BATCH, STEPS = 5, 4
-WAYS: list[dict[str, Any]] = [
-    {"parallel": "batch"},
-    {"parallel": "vmap"},
-    {"parallel": 1},
-    {"parallel": 2},
-    {"parallel": BATCH},
-]
+WAYS: tuple[Any, ...] = ("batch", "vmap", 1, 2, BATCH)
 
 
 def case(name: str) -> tuple[LogicCA, Tensor, Tensor, int, Tensor | None]:
@@ -49,9 +43,10 @@ def test_every_way_gives_the_losses_and_gradients_of_the_loop(name: str) -> None
     assert list(wanted[1]) == [name for name, _ in model.named_parameters()]
     weighted = gradients(*arguments, parallel="loop", weight=counts, hard=hard)
     assert (weighted[0] - wanted[0]).abs().max() > 1e-3  # hard gates give other losses
-    for ways in WAYS:
-        assert_equal(gradients(*arguments, **ways), wanted)
-        assert_equal(gradients(*arguments, weight=counts, hard=hard, **ways), weighted)
+    for way in WAYS:
+        assert_equal(gradients(*arguments, parallel=way), wanted)
+        found = gradients(*arguments, weight=counts, hard=hard, parallel=way)
+        assert_equal(found, weighted)
     assert all((parameter.grad == 7).all() for parameter in model.parameters())
 
 

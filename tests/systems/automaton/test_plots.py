@@ -1,42 +1,12 @@
-"""The histogram holds the counts of gates, curves every seed, frames the states."""
+"""Frames and films hold the states."""
 
 from io import BytesIO
 
 import numpy as np
-import pandas as pd
 import pytest
 from PIL import Image
 
-from astkit.systems.automaton.plots import film, gate_histogram, rollout_frames, soft_and_hard
-
-
-def test_bars_are_numbers_of_gates_without_plain_wires():
-    counts = np.zeros(16, int)
-    counts[[1, 3, 7]] = [10, 25, 5]
-    (axis,) = gate_histogram(counts).axes
-    bars = dict(
-        zip(
-            [tick.get_text() for tick in axis.get_yticklabels()],
-            [bar.get_width() for bar in axis.patches],
-            strict=True,
-        )
-    )
-    assert len(bars) == 15
-    assert "a" not in bars
-    assert list(bars.items())[-2:] == [("a or b", 5), ("a and b", 10)]  # the largest on top
-
-
-def test_every_seed_has_a_line_and_no_wrong_cells_are_at_zero():
-    rows = [
-        {"seed": seed, "step": step, "val_loss": 0.1 / step, "val_wrong": 250 * (step < 3)}
-        for seed in (0, 1)
-        for step in (1, 2, 3)
-    ]
-    figure = soft_and_hard(pd.DataFrame(rows))
-    losses, wrong = figure.axes
-    assert [line.get_label() for line in losses.lines] == ["seed 0", "seed 1"]
-    assert wrong.lines[1].get_ydata().tolist() == [250, 250, 0]
-    assert wrong.get_yticks().tolist() == [0, 1, 10, 100]
+from astkit.systems.automaton.plots import film, rollout_frames
 
 
 @pytest.fixture

@@ -1,20 +1,12 @@
 """Small lattices in float64 whose flows spawn, die and stop early, and inputs for them."""
 
-import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from astkit import rng
-from astkit.systems.lattice.model import (
-    ADVANCE,
-    ENERGY,
-    MOVE,
-    EnergyFlowLattice,
-    LatticeConfig,
-    LatticeOutput,
-)
+from astkit.systems.lattice.model import EnergyFlowLattice, LatticeConfig, LatticeOutput
 
 
 def config(**changes: Any) -> LatticeConfig:
@@ -52,25 +44,3 @@ def gradients(built: EnergyFlowLattice, output: LatticeOutput) -> dict[str, Tens
         name: torch.zeros_like(each) if each.grad is None else each.grad.clone()
         for name, each in built.named_parameters()
     }
-
-
-@torch.no_grad()
-def two_speeds(built: EnergyFlowLattice, below: float, drift: float = 0.01) -> None:
-    """Flows whose energy is ``below`` advance by z_min a step, all others by z_max.
-
-    For one layer. The GRU's first unit is made to hold tanh(energy), and the head for z to read
-    that unit alone; ``drift`` scales how far energies, x and y change a step.
-    """
-    cell, heads = built.carrier.cells[-1], built.carrier.heads
-    assert isinstance(cell, torch.nn.GRUCell)
-    hidden = cell.hidden_size
-    for row in (0, hidden, 2 * hidden):  # reset, update, new
-        cell.weight_ih[row] = cell.weight_hh[row] = 0
-        cell.bias_ih[row] = cell.bias_hh[row] = 0
-    cell.bias_ih[hidden] = -50  # the update gate keeps nothing of the old state
-    cell.weight_ih[2 * hidden, -1] = 1
-    heads.weight[ADVANCE] = 0
-    heads.weight[ADVANCE, 0] = 1e4
-    heads.bias[ADVANCE] = -1e4 * math.tanh(below)
-    heads.weight[ENERGY] *= drift
-    heads.weight[MOVE] *= drift

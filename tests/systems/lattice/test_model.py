@@ -1,21 +1,18 @@
 """Properties of every lattice: settings, calls, stops, exact repeats; walls and landings."""
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import nn
 
 from astkit.systems.lattice.model import (
     GATE,
     PRESETS,
     EnergyFlowLattice,
-    FlowStats,
     LatticeConfig,
-    LatticeOutput,
-    fold,
 )
 from astkit.systems.lattice.plots import flow_table
 from tests.systems.lattice.examples import config, gradients, inputs, loss, model
@@ -23,13 +20,10 @@ from tests.systems.lattice.examples import config, gradients, inputs, loss, mode
 BOUND = 1e-10
 
 
-def same_counts(a: FlowStats, b: FlowStats) -> bool:
-    return all(torch.equal(one, other) for one, other in zip(a, b, strict=True))
-
-
-def exactly(a: LatticeOutput, b: LatticeOutput) -> bool:
-    same = torch.equal(a.y, b.y) and torch.equal(a.surface, b.surface)
-    return same and same_counts(a.stats, b.stats)
+def exactly(a: Sequence[Any], b: Sequence[Any]) -> bool:
+    """Whether tensors, or tuples of them, are the same to the bit."""
+    pairs = zip(a, b, strict=True)
+    return all(torch.equal(*each) if torch.is_tensor(each[0]) else exactly(*each) for each in pairs)
 
 
 def calls(module: nn.Module) -> list[int]:
@@ -76,26 +70,17 @@ def test_presets_grow_and_run() -> None:
         assert output.y.isfinite().all()
 
 
-def test_one_call_a_step() -> None:
-    batch = 6
-    built = model(config())
+def test_a_step_is_one_call_and_chunks_of_flows_change_nothing_else() -> None:
+    built, x = model(config()), inputs(3)
     neuron, carrier, mapper = calls(built.neuron), calls(built.carrier), calls(built.mapper)
-    output = built(inputs(batch))
-    loss(output).backward()
-    assert len(neuron) == len(carrier) == int(output.stats.steps.max())
-    assert neuron[0] == 12 * batch
-    assert mapper == [batch]
-
-
-def test_chunks_of_flows_change_calls_and_nothing_else() -> None:
-    built = model(config())
-    x = inputs(3)
     whole = gradients(built, expected := built(x))
-    seen = calls(built.neuron)
+    assert len(neuron) == len(carrier) == int(expected.stats.steps.max())
+    assert (neuron[0], mapper) == (12 * 3, [3])
+    neuron.clear()
     part = gradients(built, output := built(x, flows_per_call=5))
-    assert max(seen) == 5
+    assert max(neuron) == 5
     assert (output.surface - expected.surface).abs().max() <= BOUND
-    assert same_counts(output.stats, expected.stats)
+    assert exactly(output.stats, expected.stats)
     for name, gradient in whole.items():
         assert (part[name] - gradient).abs().max() <= BOUND
 
@@ -168,13 +153,3 @@ def test_wrong_inputs_are_refused() -> None:
     for x in (inputs(2, dim=7), inputs(2)[:0]):
         with pytest.raises(ValueError, match=r"\[batch, dim\] with dim 6 and a batch of 1 or more"):
             built(x)
-
-
-@settings(deadline=None, max_examples=40)
-@given(st.floats(-40, 40), st.integers(1, 9))
-def test_fold_bounces_to_and_fro(value: float, wall: int) -> None:
-    at = value
-    while not 0 <= at <= wall:
-        at = -at if at < 0 else 2 * wall - at
-    folded = fold(torch.tensor([value], dtype=torch.float64), torch.tensor([float(wall)]))
-    torch.testing.assert_close(folded.item(), at, atol=1e-12, rtol=0)

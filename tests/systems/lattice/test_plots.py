@@ -36,15 +36,3 @@ def test_a_drawing_holds_the_first_surface_the_way_and_what_has_arrived(flows):
     earlier = plots.drawing(flows, depth=3, step=1).axes[1]
     assert len(earlier.collections[0].get_segments()) == 2
     assert earlier.get_xlim() == way.get_xlim()
-
-
-def test_learning_shows_the_mean_over_seeds_and_the_marks() -> None:
-    curves = pd.DataFrame(
-        {"model": "lattice", "seed": [0, 1], "step": [10, 10], "val_mrr": [0.2, 0.4]}
-    )
-    axis = plots.learning(curves, {"ridge": 0.39}, "val_mrr", "MRR").axes[0]
-    assert axis.lines[0].get_ydata().tolist() == pytest.approx([0.3])
-    assert axis.lines[1].get_ydata() == [0.39, 0.39]
-    assert [text.get_text() for text in axis.texts] == ["ridge"]
-    assert axis.get_title() == "MRR on validation data: mean of 2 seeds and their range"
-    assert axis.get_ylabel() == "MRR"
