@@ -79,4 +79,4 @@ def line_on_trees(
     use = {"better": "the network is what to use", "worse": "boosted trees are what to use"}
     said += use.get(verdict.outcome, "cannot tell which to use")
     said += f", {metric} of the network {verdict.amount(verdict.difference)}"
-    return [said + verdict.reason() * (verdict.outcome not in use)]
+    return [said + verdict.reason()[1] * (verdict.outcome not in use)]
