@@ -19,6 +19,7 @@ demo: $(READY) ## run notebook 08 on a real table, and write what it shows as a 
 	@$(BIN)/python -m astkit run notebooks/08_which_data.ipynb -p preset=quick --runs out/demo --again
 	@$(BIN)/jupyter nbconvert --log-level=ERROR --to html --output-dir out/demo out/demo/*/notebook.ipynb
 	@echo "open out/demo/notebook.html"
+	@$(BIN)/python -c 'import glob, json; print(json.load(open(glob.glob("out/demo/*/result.json")[0]))["closing"])'
 
 test: ## lint and the tests, side by side
 	@$(MAKE) --no-print-directory --jobs=2 lint together

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 from torch import nn
@@ -49,11 +48,9 @@ class AdaptiveSparseTrainer:
         options.setdefault("score", "loss_and_contrast" if modality == "vision" else "loss")
         self.config = TrainConfig(**settings)
         self.gate = Gate(rate, **options, seed=self.config.seed)
-        criterion = options.get("criterion", cross_entropy_rows)
-        given: Any = {"config": self.config, "criterion": criterion, "policy": self.gate}
-        self._make = partial(
-            self.trainer_class, model, train_loader, val_loader, device=device, **given
-        )
+        self.model, self.train_loader, self.val_loader = model, train_loader, val_loader
+        self.device = device
+        self.criterion = options.get("criterion", cross_entropy_rows)
         self.trainer: Trainer | None = None
 
     trainer_class: type[Trainer] = Trainer
@@ -65,7 +62,11 @@ class AdaptiveSparseTrainer:
         ``samples_skipped``, ``training_seconds`` without validation, ``flops``, and ``epochs``, one
         mapping per epoch.
         """
-        self.trainer = trainer = self._make(epochs=epochs)
+        loaders = self.train_loader, self.val_loader
+        options: Any = {"policy": self.gate, "config": self.config, "criterion": self.criterion}
+        self.trainer = trainer = self.trainer_class(
+            self.model, *loaders, epochs=epochs, device=self.device, **options
+        )
         history = trainer.run()
         return {
             "final_val_accuracy": history.epochs[-1].get("val_accuracy"),

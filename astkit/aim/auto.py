@@ -13,6 +13,7 @@ from astkit import rng
 from astkit.aim.forecast import FEWEST, FEWEST_OLD
 from astkit.aim.policy import Aim
 from astkit.aim.rows import UNKNOWN, Rows
+from astkit.datasets.batch import IGNORED
 from astkit.datasets.facts import paired_groups
 from astkit.gating.policies.draws import draw_weighted
 from astkit.gating.policy import Policy, PolicyCard, RunInfo, Selection, Visit, check_samples
@@ -85,12 +86,16 @@ class Auto(Policy):
         self.aim.flops = 0.0
         if by_target is not None or run.labels is None:
             return by_target
-        known = self.known[:, : run.draws]  # of old rows
-        seen = known[0] > 0
-        weight = trust(known, run.labels[: run.draws]) if seen.float().mean() >= SEEN else None
-        if weight is None:
+        labels, known = run.labels[: run.draws], self.known[:, : run.draws]  # of old rows
+        real, seen = labels != IGNORED, known[0] > 0
+        if seen[real].float().mean() < SEEN:
             return None
-        weight[~seen] = 1e30  # first
+        trusted = trust(known[:, real], labels[real])
+        if trusted is None:
+            return None
+        weight = torch.zeros_like(known[0])
+        weight[real] = trusted
+        weight[real & ~seen] = 1e30  # first
         random = rng.generator(run.seed, "auto", run.epoch, run.round)
         drawn = draw_weighted(weight, len(run.rows), random)
         return Selection(drawn[torch.randperm(len(drawn), generator=random)])

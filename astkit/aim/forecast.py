@@ -496,7 +496,8 @@ def forecast_of(
     found = known.get((features, classes))
     if given is not None:
         old = old_rows(data) if target is None else len(data)
-        found = known[features, classes] = _resized(given, old, len(data) - old)
+        resized = _resized(given, old, len(data) - old)
+        found = known[features, classes] = replace(resized, tables=None)  # known by weak references
     if found is None or found.flops > most:
         old, new = divide_joined(data) if target is None else (data, whole)
         sides = sides_of(old, new, features, classes)

@@ -52,7 +52,7 @@ def say(text: object = "") -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    from astkit.cli import compare, export, runs
+    from astkit.cli import compare, export, forecast, runs
 
     parser = argparse.ArgumentParser(
         prog="astkit",
@@ -61,6 +61,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     compare.add_compare(commands)
+    forecast.add_forecast(commands)
     runs.add_runs(commands)
     export.add_export(commands)
     return parser

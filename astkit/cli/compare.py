@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,8 @@ examples:
 With -o, the same command continues a comparison that was interrupted, and one
 with more seeds or policies adds to it.
 """
-READING: tuple[str, ...] = ("label", "target", "test", "task", "drop", "date", "in_order")
-READING += ("groups", "keep", "encoding", "dtypes")
+SHARED = ("label", "task", "drop", "groups", "keep", "encoding")
+READING = ("target", "test", "date", "in_order", *SHARED)
 POLICIES = ["auto", "cached_loss", "infobatch"]
 
 
@@ -41,17 +42,9 @@ def add_compare(commands: Any) -> None:
     counts = "table of rows like those that count, which may be trained on"
     read("--target", type=Path, metavar="FILE", help=counts)
     read("--test", type=Path, metavar="FILE", help="table of the test rows")
-    kind = "by default up to 20 different whole numbers, and words, are classes"
-    read("--task", choices=["regression", "classes"], help=kind)
-    read("--drop", nargs="+", default=[], metavar="COLUMN", help="left out")
     read("--date", metavar="COLUMN", help="validate and test on the last days")
     read("--in-order", action="store_true", help="validate and test on the last rows")
-    read("--groups", metavar="COLUMN", help="names rows that depend on each other")
-    identifiers = "inputs although they seem to be identifiers"
-    read("--keep", nargs="+", default=[], metavar="COLUMN", help=identifiers)
-    kinds = "format of dates, number as it is written, number or words: day=%%d/%%m/%%Y zip=words"
-    read("--dtypes", nargs="+", default=[], metavar="COLUMN=KIND", help=kinds)
-    read("--encoding", metavar="NAME", help="of files that are no UTF-8, such as cp1251")
+    add_reading(read)
     add("--size", type=int, help="pixels a side of --images (32)")
     form, known = "NAME[:ARGUMENT=VALUE,...]", ", ".join(sorted(REGISTRIES["policy"]))
     choice = f"of {known}, or FILE.py:CLASS; default: {' '.join(POLICIES)}"
@@ -60,6 +53,28 @@ def add_compare(commands: Any) -> None:
     add("--seeds", type=int, default=5, help="number of seeds (5)")
     add("--json", action="store_true", help="print the report as JSON")
     add("-o", "--out", type=Path, help="folder for results and a page")
+
+
+def add_reading(read: Callable[..., Any]) -> None:
+    """Add the options of reading that all commands on tables have."""
+    kind = "by default up to 20 different whole numbers, and words, are classes"
+    read("--task", choices=["regression", "classes"], help=kind)
+    read("--drop", nargs="+", default=[], metavar="COLUMN", help="left out")
+    read("--groups", metavar="COLUMN", help="names rows that depend on each other")
+    identifiers = "inputs although they seem to be identifiers"
+    read("--keep", nargs="+", default=[], metavar="COLUMN", help=identifiers)
+    kinds = "format of dates, number as it is written, number or words: day=%%d/%%m/%%Y zip=words"
+    read("--dtypes", nargs="+", default=[], metavar="COLUMN=KIND", help=kinds)
+    read("--encoding", metavar="NAME", help="of files that are no UTF-8, such as cp1251")
+
+
+def reading_of(options: argparse.Namespace, names: Sequence[str]) -> dict[str, Any]:
+    """The options ``names`` as arguments of functions on tables."""
+    reading = {name: getattr(options, name) for name in names}
+    parts = [text.rpartition("=") for text in options.dtypes]
+    if odd := [kind for name, _, kind in parts if not name]:
+        raise ValueError(f"--dtypes {odd[0]}: give a column and how it is read, as zip=words")
+    return {**reading, "dtypes": {name: kind for name, _, kind in parts}}
 
 
 def run_compare(options: argparse.Namespace) -> None:
@@ -91,11 +106,7 @@ def _task(options: argparse.Namespace) -> dict[str, Any]:
 
     if options.size is not None and options.images is None:
         raise ValueError("--size is of a folder of images: give --images too")
-    reading = {name: getattr(options, name) for name in READING}
-    parts = [text.rpartition("=") for text in options.dtypes]
-    if odd := [kind for name, _, kind in parts if not name]:
-        raise ValueError(f"--dtypes {odd[0]}: give a column and how it is read, as zip=words")
-    reading["dtypes"] = {name: kind for name, _, kind in parts}
+    reading = reading_of(options, READING)
     if options.csv is not None:
         if options.label is None:
             raise ValueError("--csv needs --label, the name of the column to be predicted")

@@ -19,6 +19,7 @@ from astkit.datasets import BatchSource, Loader
 from astkit.datasets.batch import Batch, join
 from astkit.datasets.dependence import centred, sorted_by
 from astkit.datasets.facts import row_groups
+from astkit.datasets.table import Table
 from astkit.trainers import Metric
 from astkit.trainers.evaluation import Aggregate
 
@@ -72,11 +73,17 @@ def values_without(
 
 
 def _order(source: BatchSource, rows: int) -> tuple[Tensor, Tensor | None]:
-    """Places of the rows that ``source`` yields in the order of its data, and groups in it."""
+    """Places of the rows that ``source`` yields in the order of its data, and groups in it.
+
+    Rows of a `Table` with a date are taken in time, as neighbours may depend on each other.
+    """
     if not isinstance(source, Loader):
         return torch.arange(rows), None
     loaded, groups = source.order(0)[:rows], row_groups(source)
-    order = loaded.argsort()
+    order, table = loaded.argsort(), source.data
+    if groups is None and isinstance(table, Table) and table.date is not None:
+        moments = table.frame[table.date].iloc[loaded[order].numpy()].to_numpy()
+        order = order[torch.from_numpy(moments.argsort(kind="stable"))]
     return order, None if groups is None else groups[loaded[order]]
 
 

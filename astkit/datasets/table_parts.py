@@ -168,12 +168,16 @@ def read_pair(
     rows, given = read_tables(old, {"target": new}, needed=needed, drop=drop, **reading)
     later = given["target"]
     names = _identifying(rows, later, [*needed, str(date)])
-    if label is None:  # stands for one: numbers that no column holds
-        label = "(no label)"
+    said, drop = left_out(names), [*drop, *names]
+    if label is None:
+        if lacking := [name for name in later.lacking if name != groups]:  # as the label of a test
+            said.append(f"columns that the target lacks are not compared: {', '.join(lacking)}")
+            drop += lacking
+        label = "(no label)"  # stands for one: numbers that no column holds
         rows.frame[label], later.frame[label] = np.sqrt(np.arange(len(rows.frame))), np.nan
-    table = Table(rows, label, task=task, drop=[*drop, *names], groups=groups)
+    table = Table(rows, label, task=task, drop=drop, groups=groups)
     target = Table(later, like=table)
-    said = [*left_out(names), *table.notes, *(f"target: {note}" for note in target.notes)]
+    said += [*table.notes, *(f"target: {note}" for note in target.notes)]
     return table, target, said
 
 

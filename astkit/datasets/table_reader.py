@@ -10,6 +10,7 @@ import csv
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -194,7 +195,8 @@ def _read(
     nameless = [n for n, given in zip(names, source.names, strict=True) if _is_nameless(given)]
     decided = {n: each for n, each in decided.items() if n not in further or n in nameless}
     decided |= {n: kept[n] for n in lacking}
-    whole, odd = _converted(source, names, decided, rows)
+    converted = partial(_converted, source, [n if n in read else None for n in names], rows)
+    whole, odd = converted(decided)
     if unfit := _unfit(decided, whole, odd):
         if columns is not None:
             like = (
@@ -203,7 +205,7 @@ def _read(
             faults += [f"column {n!r}: {said}{like}" for n, said in unfit.items()]
         else:  # as the sample of its cells did not show
             decided |= dict.fromkeys(unfit, Column("words"))
-            whole, odd = _converted(source, names, decided, rows)
+            whole, odd = converted(decided)
     for n, values in whole.items():
         if decided[n].kind == "number":
             faults += _too_large(n, values)
@@ -248,9 +250,9 @@ def _faults(
 
 def _converted(
     source: FrameSource | TextSource,
-    names: Sequence[str],
-    columns: Mapping[str, Column],
+    names: Sequence[str | None],
     rows: int,
+    columns: Mapping[str, Column],
 ) -> tuple[dict[str, Any], dict[tuple[str, str], list[tuple[int, str]]]]:
     """The values of ``columns``; cells that count as missing, by the reason and the column."""
     import pandas as pd
@@ -261,7 +263,7 @@ def _converted(
     first = 0
     for cells in source.chunks():
         for name, part in zip(names, cells, strict=True):
-            if name in columns:
+            if name is not None and name in columns:  # else it is dropped
                 values, left = convert(part, columns[name], words[name])
                 whole[name][first : first + len(part)] = values
                 for why, found in left.items():

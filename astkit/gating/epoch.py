@@ -48,7 +48,7 @@ class RunInfo:
         rows: int64, the shuffled candidates of the round, never rows of a target.
         epoch: counted from 0; ``round``: counted from 0 in each epoch.
         progress: fraction of the budget spent, in [0, 1].
-        labels: int64 ``[samples]``, if the data set has class labels.
+        labels: int64 ``[samples]``, if the data set has class labels; -100 for a row without one.
         classes: whether whole-number targets name classes, not counts or ages; ``None`` where it is
             not known.
         seed: of the policy; combine with epoch and round.
@@ -130,6 +130,8 @@ class Epoch:
         """What a `RunInfo` holds besides the place in the run, as known at the first plan."""
         # unless it is known better, a policy that asks for classes finds the labels stored
         labels = class_labels(self._given["data"], self.classes is not False, self.ignored)
+        if labels is not None and self.labelled is not None:
+            labels = labels.masked_fill(~self.labelled, IGNORED)
         return {**self._given, "labels": labels, "classes": self.classes}
 
     def read_labels(self, classes: bool | None, ignored: int | None = IGNORED) -> None:

@@ -84,9 +84,11 @@ def ignored_label(criterion: Criterion) -> int:
     """
     parts: list[Any] = [] if criterion is cross_entropy_rows else [criterion]
     for part in parts:  # it grows
-        held = {"ignore_index": getattr(part, "ignore_index", None), **_held_by(part)}
-        if type(held["ignore_index"]) is int:
-            return held["ignore_index"]
+        held: dict[str, Any] = {}
+        with suppress(Exception):  # of objects that answer in their own way
+            held = {"ignore_index": getattr(part, "ignore_index", None), **_held_by(part)}
+        if type(held.get("ignore_index")) is int:
+            return int(held["ignore_index"])
         known = {*map(id, parts)}
         parts += [each for each in held.values() if id(each) not in known]
     return IGNORED
@@ -99,10 +101,11 @@ def _held_by(part: Any) -> dict[str, Any]:
     if isinstance(part, partial):
         return {"": part.func, **dict(zip("abcdefgh", part.args, strict=False)), **part.keywords}
     if isinstance(part, MethodType):
-        return {"": part.__self__, "function": part.__func__}
+        held = getattr(part.__self__, "__dict__", {})
+        return {**held, "": part.__self__, "function": part.__func__}
     if not isinstance(part, FunctionType):
-        own = is_own(type(part).__module__) and not isinstance(part, type)
-        return {**getattr(part, "__dict__", {}), "": type(part).__call__} if own else {}
+        own = callable(part) and not isinstance(part, type) and is_own(type(part).__module__)
+        return {**part.__dict__, "": type(part).__call__} if own else {}
     if not is_own(part.__module__):
         return {}
     read = inspect.getclosurevars(part)

@@ -95,6 +95,11 @@ class SampleBySampleTrainer(Trainer):
 
     def train_batch(self, batch: Batch, weight: Tensor | None) -> StepResult:
         """Train on the rows of ``batch`` one by one."""
+        seen = self.scored(batch)
+        seen.leave_out_unlabelled()
+        if seen.places is not None and not len(seen.places):
+            self.optimisation.end_batch()
+            return StepResult(torch.empty(0), seen.in_batch(seen.select(seen.places)))
         step = self._per_batch if self.update == "per_batch" else self._per_sample
         return step(batch, weight)
 
@@ -103,8 +108,7 @@ class SampleBySampleTrainer(Trainer):
         with self.ledger.phase("score"):
             with evaluating(self.model, self.device):
                 outputs = join([unchanged(self.forward, self.model, row)[0] for row in rows])
-                scores = gate.scores(self.scored(batch, outputs))
-            chosen = gate.select(scores)
+            chosen = gate.choose(self.scored(batch, outputs))
         self._count_pass(self.model, batch)
         weights = chosen.weight if weight is None else chosen.weight * chosen.take(weight)
         normaliser, optimisation = chosen.total / max(1, len(chosen)), self.optimisation
@@ -113,7 +117,7 @@ class SampleBySampleTrainer(Trainer):
             for row, own in zip(chosen.index.tolist(), weights, strict=True)
         ]
         optimisation.end_batch()
-        return StepResult(_joined(losses, scores), chosen)
+        return StepResult(_joined(losses, chosen.weight), chosen)
 
     def _per_sample(self, batch: Batch, weight: Tensor | None) -> StepResult:
         gate, rows = self.gate, _rows(batch)

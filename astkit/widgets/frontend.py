@@ -52,9 +52,8 @@ def has_loop() -> bool:
 def in_cell() -> bool:
     """Whether a cell of a notebook is what runs now, and not a message of a widget."""
     parent = getattr(kernel(), "get_parent", None)
-    if parent is None:
-        return False
-    return bool(parent("shell").get("header", {}).get("msg_type") == "execute_request")
+    header = parent("shell").get("header", {}) if parent else {}
+    return bool(header.get("msg_type") == "execute_request")
 
 
 def cell_events() -> Any:

@@ -149,11 +149,6 @@ class LabPage:
         self.page.locator(".jp-Dialog-button", has_text="Restart").click()
         self.page.wait_for_timeout(3000)
 
-    def until_saved(self, found: Callable[[str], bool]) -> str:
-        """The saved notebook, once it holds what is looked for."""
-        self.until(lambda: found(self.path.read_text()), "the saved notebook")
-        return self.path.read_text()
-
     def drag_target(self, rate: float) -> None:
         """Drag the target rate's slider to ``rate`` with the mouse."""
         slider = self.page.locator(".astkit-board [name=rate]")

@@ -126,7 +126,8 @@ def test_a_picture_stays_after_the_end_in_the_saved_file_and_after_a_restart(ope
     lab.button("stop")
     scene.until_picture()
     lab.page.keyboard.press("Control+s")
-    saved = lab.until_saved(lambda text: "image/png" in text)
+    lab.until(lambda: "image/png" in lab.path.read_text(), "the saved notebook")
+    saved = lab.path.read_text()
     (output,) = nbformat.reads(saved, as_version=4).cells[1].outputs
     assert set(output.data) == {"image/png", "text/plain"}
     assert "stopped after" in output.metadata["image/png"]["alt"]

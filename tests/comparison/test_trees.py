@@ -99,6 +99,16 @@ def test_groups_and_days_are_units_and_one_seed_tells_nothing() -> None:
     )
     assert "cannot tell which to use" in grouped.notes[-1]
     assert "worth about 12 independent ones, of 30" in grouped.notes[-1]
+    days = pd.date_range("2024-01-01", periods=900)
+    waves = [np.sin(np.arange(n) / 20) * 9 + each["y"] for n, each in ((600, train), (300, test))]
+    first = train.assign(day=days[:600], y=waves[0])
+    then = test.assign(day=days[600:], y=waves[1], size=0.0)
+    sorted_, shuffled = (
+        compared(first, rows, date="day", seeds=2, epochs=2).notes[-1].partition("cannot tell")[2]
+        for rows in (then, then.sample(frac=1, random_state=0))
+    )
+    assert "independent ones, of 30" in sorted_
+    assert sorted_ == shuffled
     one = compared(train, test, seeds=1).notes[-1]
     assert "cannot tell which to use" in one
     assert one.endswith("; one seed has no interval")

@@ -8,9 +8,16 @@ import pytest
 
 from tests.notebooks.conftest import FOLDER
 
-SPEC = importlib.util.spec_from_file_location("pictures", FOLDER / "pictures.py")
-pictures = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(pictures)
+
+def beside(name):
+    """A module beside the notebooks."""
+    spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+figures, pictures = beside("figures"), beside("pictures")
 
 
 def test_shares_have_a_row_for_each_condition_and_the_possible_gain_beside_it():
@@ -33,7 +40,7 @@ def test_shares_have_a_row_for_each_condition_and_the_possible_gain_beside_it():
 def test_bars_are_numbers_of_gates_without_plain_wires():
     counts = np.zeros(16, int)
     counts[[1, 3, 7]] = [10, 25, 5]
-    (axis,) = pictures.gate_histogram(counts).axes
+    (axis,) = figures.gate_histogram(counts).axes
     names = [tick.get_text() for tick in axis.get_yticklabels()]
     bars = dict(zip(names, [bar.get_width() for bar in axis.patches], strict=True))
     assert len(bars) == 15
@@ -47,7 +54,7 @@ def test_every_seed_has_a_line_and_no_wrong_cells_are_at_zero():
         for seed in (0, 1)
         for step in (1, 2, 3)
     ]
-    figure = pictures.soft_and_hard(pd.DataFrame(rows))
+    figure = figures.soft_and_hard(pd.DataFrame(rows))
     losses, wrong = figure.axes
     assert [line.get_label() for line in losses.lines] == ["seed 0", "seed 1"]
     assert wrong.lines[1].get_ydata().tolist() == [250, 250, 0]
@@ -58,7 +65,7 @@ def test_learning_shows_the_mean_over_seeds_and_the_marks():
     curves = pd.DataFrame(
         {"model": "lattice", "seed": [0, 1], "step": [10, 10], "val_mrr": [0.2, 0.4]}
     )
-    axis = pictures.learning(curves, {"ridge": 0.39}).axes[0]
+    axis = figures.learning(curves, {"ridge": 0.39}).axes[0]
     assert axis.lines[0].get_ydata().tolist() == pytest.approx([0.3])
     assert axis.lines[1].get_ydata() == [0.39, 0.39]
     assert [text.get_text() for text in axis.texts] == ["ridge"]
@@ -71,7 +78,7 @@ def test_a_line_by_size_for_each_method_on_logarithmic_axes():
         for name, speed in (("batch", 0.9), ("loop", 1.0))
         for size in (1, 20)
     ]
-    (axis,) = pictures.by_size(pd.DataFrame(rows), "samples", "speed", "times as fast").axes
+    (axis,) = figures.by_size(pd.DataFrame(rows), "samples", "speed", "times as fast").axes
     assert [each.get_label() for each in axis.lines] == ["batch", "loop"]
     assert axis.lines[0].get_xydata().tolist() == [[1, 0.9], [20, 18]]
     assert (axis.get_xscale(), axis.get_yscale()) == ("log", "log")

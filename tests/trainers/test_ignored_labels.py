@@ -16,7 +16,7 @@ from astkit import Gate, Policy, RandomSubset, SampleBySampleTrainer, Selection,
 from astkit import distributed as several
 from astkit.comparison.training import RunRecord, _cost
 from astkit.datasets import Loader
-from astkit.gating import Scored, Visit
+from astkit.gating import Scored, Visit, cross_entropy_rows
 from astkit.gating.losses import ignored_label
 from astkit.trainers import TrainConfig
 from tests import build
@@ -66,7 +66,7 @@ def classes(outputs: Tensor) -> Tensor:
 
 # criterion, targets, and the mean over rows that have a label
 CASES: dict[str, tuple[Any, Tensor, Callable[[Tensor], Tensor]]] = {
-    "by default": (None, labels(-100), classes),
+    "by default": (cross_entropy_rows, labels(-100), classes),
     "-1": (nn.CrossEntropyLoss(ignore_index=-1, reduction="none"), labels(-1), classes),
     "255": (nn.CrossEntropyLoss(ignore_index=255, reduction="none"), labels(255), classes),
     "of a part": (Wrapped(), labels(255), classes),
@@ -78,7 +78,7 @@ CASES: dict[str, tuple[Any, Tensor, Callable[[Tensor], Tensor]]] = {
     ),
     "losses alone": (squares, labels(-100), lambda o: squares(o, Y)[REAL].mean()),
     "floats": (squares, labels(-100).double(), lambda o: squares(o, labels(-100)).mean()),
-    "tokens": (None, TOKENS, mean_of_tokens),
+    "tokens": (cross_entropy_rows, TOKENS, mean_of_tokens),
     "tokens, own": (
         lambda o, y: F.cross_entropy(o.movedim(-1, 1), y, reduction="none"), TOKENS, mean_of_tokens
     ),
@@ -94,130 +94,86 @@ def settings(**options: Any) -> TrainConfig:
     return TrainConfig(clip_norm=None, schedule="constant", **options)
 
 
-def trained(case: str, run: str, **options: Any) -> tuple[Trainer, Tensor, Tensor]:
-    """A run of one step, and its weights beside those of a step on the mean of ``case``."""
-    criterion, targets, mean = CASES[case]
-    torch.manual_seed(0)
-    model = PerToken() if targets is TOKENS else nn.Linear(4, 3, dtype=torch.float64)
-    mean(model(X)).backward()
-    expected = torch.cat([(each - 0.1 * each.grad).flatten() for each in model.parameters()])
-    data, size = TensorDataset(X, targets), RUNS[run]["batch_size"]
-    batches = [data[first : first + size] for first in range(0, 64, size)]
-    given = {} if criterion is None else {"criterion": criterion}
-    made = {name: value for name, value in RUNS[run].items() if name != "batch_size"}
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    config = settings(**made)
-    kept = {"optimizer": optimizer, "config": config, **given, **options}
-    trainer = Trainer(model, batches, data, epochs=1, **kept)
-    before = float(mean(model(X)).detach())
-    assert trainer.evaluate(data)["loss"] == pytest.approx(before)
-    trainer.run(progress=False)
-    assert run == "accumulated" or trainer.history.steps[0]["loss"] == pytest.approx(before)
-    return trainer, torch.cat([each.detach().flatten() for each in model.parameters()]), expected
+def linear() -> nn.Linear:
+    model = nn.Linear(4, 3, dtype=torch.float64)
+    nn.init.eye_(model.weight), nn.init.zeros_(model.bias)
+    return model
+
+
+def flat(model: nn.Module) -> Tensor:
+    return torch.cat([each.detach().flatten() for each in model.parameters()])
 
 
 @pytest.mark.parametrize("run", RUNS)
 @pytest.mark.parametrize("case", CASES)
 def test_the_mean_is_over_rows_with_a_label(case: str, run: str) -> None:
-    trainer, found, expected = trained(case, run)
-    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+    criterion, targets, mean = CASES[case]
+    model = PerToken() if targets is TOKENS else linear()
+    mean(model(X)).backward()
+    expected = torch.cat([(each - 0.1 * each.grad).flatten() for each in model.parameters()])
+    data, made = TensorDataset(X, targets), dict(RUNS[run])
+    size = made.pop("batch_size")
+    batches = [data[first : first + size] for first in range(0, 64, size)]
+    options = {"optimizer": build.sgd(model), "config": settings(**made), "criterion": criterion}
+    trainer = Trainer(model, batches, data, epochs=1, **options)
+    before = float(mean(model(X)).detach())
+    assert trainer.evaluate(data)["loss"] == pytest.approx(before)
+    trainer.run(progress=False)
+    assert run == "accumulated" or trainer.history.steps[0]["loss"] == pytest.approx(before)
+    torch.testing.assert_close(flat(model), expected, rtol=1e-9, atol=1e-12)
     if case in ("by default", "-1", "255"):
-        right = (trainer.model(X).argmax(1) == Y)[REAL].double().mean()
+        right = (model(X).argmax(1) == Y)[REAL].double().mean()
         assert trainer.history.epochs[0]["val_accuracy"] == pytest.approx(float(right))
     assert trainer.ledger.samples.trained == 64  # all have passed
 
 
-class Told(Policy):
-    """Chooses all rows but the first, and keeps what it is told."""
-
-    needs_index = True
-
-    def __init__(self) -> None:
-        self.told: list[int] = []
-
-    def choose(self, batch: Scored) -> Selection:
-        return batch.score().select(torch.arange(1, batch.rows))
-
-    def observe(self, visit: Visit) -> None:
-        assert visit.index is not None
-        assert visit.losses.isfinite().all()
-        self.told += visit.index.tolist()
+GATES = [Gate(0.5, fallback=0), Gate(0.5, "entropy", fallback=0), Gate(0.5, controller="top_k")]
 
 
-class Planned(Told):
-    choose = Policy.choose  # type: ignore[assignment]
-
-    def plan(self, run: Any) -> Selection:
-        return Selection(torch.arange(run.samples), torch.ones(run.samples), run.samples)
-
-
-POLICIES: dict[str, Any] = {
-    "gate": Gate(0.5, fallback=0),
-    "entropy": Gate(0.5, "entropy", fallback=0),
-    "top_k": Gate(0.5, controller="top_k"),
-    "of one's own": Told(),
-    "planned": RandomSubset(0.5),
-    "planned in one's own way": Planned(),
-}
-
-
-@pytest.mark.parametrize("ignored", [-100, 255])
-@pytest.mark.parametrize("name", POLICIES)
-def test_rows_without_a_label_are_never_chosen(name: str, ignored: int) -> None:
-    seen: list[list[float]] = []
-
-    def criterion(outputs: Tensor, targets: Tensor) -> Tensor:
-        if outputs.requires_grad:
-            seen.append(targets.tolist())
-        return F.cross_entropy(outputs, targets, ignore_index=ignored, reduction="none")
-
-    criterion.ignore_index = ignored  # type: ignore[attr-defined]
-    data = Subset(TensorDataset(X, labels(ignored)), range(64))
-    policy, model = copy.deepcopy(POLICIES[name]), nn.Linear(4, 3, dtype=torch.float64)
-    trainer = Trainer(model, data, policy=policy, epochs=4, batch_size=16, criterion=criterion)
-    trainer.run(progress=False)
-    chosen = [label for batch in seen[2:] for label in batch]  # after FLOPs were counted
-    assert chosen
-    assert ignored not in chosen
-    if isinstance(policy, Gate):
-        assert policy.measured_rate == pytest.approx(0.5, abs=0.1)
-        assert policy.seen == 4 * int(REAL.sum())
-    elif isinstance(policy, Told):
-        assert {*policy.told} <= {*REAL.nonzero()[:, 0].tolist()}
-    else:
-        assert trainer.ledger.samples.unloaded == pytest.approx(4 * int(REAL.sum()) / 2, abs=4)
-
-
-def test_a_batch_without_a_label_takes_no_step() -> None:
-    none = torch.full((16,), -100)
-    for policy in (None, Gate(0.5), Gate(0.5, controller="top_k")):
-        model = build.network(4, 3, 0)
-        before = [each.clone() for each in model.parameters()]
-        data = [(X[:16].float(), none)]
-        run = Trainer(model, data, policy=policy, epochs=2, lr=0.1)
-        run.run(progress=False)
-        assert all(map(torch.equal, before, model.parameters()))
+@pytest.mark.parametrize("kind", [Trainer, SampleBySampleTrainer])
+@pytest.mark.parametrize("gate", GATES)
+def test_a_gate_counts_the_rows_with_a_label_alone(gate: Gate, kind: Any) -> None:
+    for ignored in (-100, 255):
+        criterion = nn.CrossEntropyLoss(ignore_index=ignored, reduction="none")
+        own, data = copy.deepcopy(gate), TensorDataset(X, labels(ignored))
+        options = {"update": "per_batch"} if kind is not Trainer else {}
+        _, rows = rows_of(data, own, criterion, kind=kind, epochs=4, **options)
+        assert rows
+        assert REAL[rows].all()
+        assert own.measured_rate == pytest.approx(0.5, abs=0.1)
+        assert own.seen == 4 * int(REAL.sum())
 
 
 def test_row_by_row_too() -> None:
-    data, gate = TensorDataset(X.float(), labels(-100)), Gate(0.5, fallback=0)
-    run = SampleBySampleTrainer(nn.Linear(4, 3), data, policy=gate, epochs=2, batch_size=16)
-    run.run(progress=False)
+    gate, data = Gate(0.5, fallback=0), Loader(TensorDataset(X, labels(-100)), 1)
+    rows_of(data, gate, cross_entropy_rows, kind=SampleBySampleTrainer, batch_size=None)
     assert gate.seen == 2 * int(REAL.sum())
 
 
+def test_a_batch_without_a_label_takes_no_step() -> None:
+    for policy in (None, *GATES, Lowest()):
+        model = linear()
+        data = Loader(build.computed(16, lambda row: (X[row], torch.tensor(-100))), 16)
+        build.trainer(model, data, policy=copy.deepcopy(policy)).run(progress=False)
+        assert torch.equal(flat(model), flat(linear()))
+
+
+class All(Policy):
+    def choose(self, batch: Scored) -> None:
+        batch.score()
+
+
 def in_processes(policy: Any) -> Tensor:
-    model = nn.Linear(4, 3, dtype=torch.float64)
-    nn.init.eye_(model.weight), nn.init.zeros_(model.bias)
+    model = linear()
     wrapped = DistributedDataParallel(model) if several.world() > 1 else model
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    options = {"optimizer": optimizer, "config": settings(accumulation_steps=2, micro_batch=5)}
+    config = settings(accumulation_steps=2, micro_batch=5)
+    options = {"optimizer": build.sgd(model), "config": config, "policy": policy}
     data = TensorDataset(X, labels(-100))
-    Trainer(wrapped, data, data, epochs=2, batch_size=16, policy=policy, **options).run(False)
-    return torch.cat([each.detach().flatten() for each in model.parameters()])
+    Trainer(wrapped, data, data, epochs=2, batch_size=16, **options).run(progress=False)
+    return flat(model)
 
 
-@pytest.mark.parametrize("policy", [None, RandomSubset(0.5), Gate(1.0)])
+@pytest.mark.parametrize("policy", [None, RandomSubset(0.5), Gate(1.0), All()])
 def test_two_processes_with_uneven_labels_train_as_one(policy: Any) -> None:
     (alone,) = in_world(1, in_processes, policy)
     for found in in_world(2, in_processes, policy):
@@ -230,49 +186,34 @@ def test_two_processes_with_uneven_labels_train_as_one(policy: Any) -> None:
 def test_a_label_of_nan_stops_a_gate_as_dense_training(controller, score, bad) -> None:
     y = Y.double()
     y[:bad] = torch.nan
-    gate, model = Gate(0.25, score, controller), nn.Linear(4, 1, dtype=torch.float64)
-    before = model.weight.clone()
-    run = Trainer(
-        model, TensorDataset(X, y), policy=gate, epochs=1, criterion=squares, batch_size=64
-    )
-    with pytest.raises(FloatingPointError, match=r"became nan: .* inputs and labels for NaN"):
-        run.run(progress=False)
-    assert torch.equal(model.weight, before)
-
-    def masked(outputs: Tensor, targets: Tensor) -> Any:
-        return squares(outputs, targets), ~targets.isnan()
-
-    data = TensorDataset(X, y)
-    gate = Gate(0.5, score, controller)
-    Trainer(model, data, policy=gate, epochs=2, criterion=masked, batch_size=64).run(progress=False)
-    assert not torch.equal(model.weight, before)
+    run = partial(build.trainer, train=TensorDataset(X, y), batch_size=64)
+    for criterion in (squares, lambda o, y: (squares(o, y), ~y.isnan())):
+        model = linear()
+        trained = run(model, policy=Gate(0.5, score, controller), criterion=criterion)
+        if criterion is squares:
+            with pytest.raises(FloatingPointError, match=r"became nan: .* and labels for NaN"):
+                trained.run(progress=False)
+        else:
+            trained.run(progress=False)
+        assert torch.equal(flat(model), flat(linear())) == (criterion is squares)
 
 
-def test_the_loss_shown_of_rows_chosen_without_scores_is_that_of_labelled_ones() -> None:
-    class Even(Policy):
-        def choose(self, batch: Scored) -> Selection:
-            return Selection(torch.arange(0, batch.rows, 2))
+class Heavy(Policy):
+    """Chooses without a score, so that it does not know which rows a mask leaves out."""
 
-    data = TensorDataset(X, labels(-100))
-    model = nn.Linear(4, 3, dtype=torch.float64)
-    steps = build.trainer(model, data, policy=Even(), batch_size=32).run(progress=False).steps
-    assert all(0 < step["loss"] < 5 for step in steps)
+    def choose(self, batch: Scored) -> Selection:
+        return Selection(torch.arange(batch.rows), 1.0 + 2.0 * (batch.targets == 9).double())
 
 
-def test_rows_without_a_label_count_by_their_weight_in_the_mean() -> None:
-    class Heavy(Policy):
-        def choose(self, batch: Scored) -> Selection:
-            weight = torch.where(batch.targets == -100, 3.0, 1.0).double()
-            return Selection(torch.arange(batch.rows), weight)
-
-    gradients = []
+def test_rows_that_a_mask_leaves_out_count_by_their_weight_in_the_mean() -> None:
+    found = []
     for policy in (Heavy(), None):
-        model = nn.Linear(4, 3, dtype=torch.float64)
-        nn.init.ones_(model.weight), nn.init.zeros_(model.bias)
-        options = {"policy": policy, "optimizer": build.sgd(model), "batch_size": 64}
-        build.trainer(model, TensorDataset(X, labels(-100)), **options).run(progress=False)
-        gradients.append(model.weight.detach() - 1)
-    torch.testing.assert_close(*gradients)
+        model, criterion = linear(), CASES["a mask"][0]
+        options = {"policy": policy, "optimizer": build.sgd(model), "criterion": criterion}
+        run = build.trainer(model, TensorDataset(X, labels(9)), batch_size=64, **options)
+        steps = run.run(progress=False).steps
+        found.append([flat(model), torch.tensor([step["loss"] for step in steps])])
+    torch.testing.assert_close(*found)
 
 
 class Lowest(Policy):
@@ -292,15 +233,15 @@ class Lowest(Policy):
         return Selection(batch.losses.topk(-(-batch.rows // 2), largest=False).indices)
 
     def observe(self, visit: Visit) -> None:
+        assert visit.index is not None
         assert (visit.losses > 0).all()
-        self.told += [(row, visit.trained) for row in visit.index.tolist()]  # type: ignore[union-attr]
+        self.told += [(row, visit.trained) for row in visit.index.tolist()]
 
 
 def rows_of(data: Any, policy: Any, criterion: Any, **options: Any) -> tuple[Trainer, list[int]]:
     """A run, and the rows that it trained on."""
     given = {"policy": policy, "criterion": criterion, "batch_size": 16, **options}
-    several = criterion is CASES["tokens, own"][0]
-    model = PerToken() if several else nn.Linear(4, 3, dtype=torch.float64)
+    model = PerToken() if criterion is CASES["tokens, own"][0] else linear()
     trainer, rows = build.trainer(model, data, **given), list[int]()
     trainer.reports.watchers.append(lambda b, result: rows.extend(b.index[result.rows].tolist()))
     trainer.run(progress=False)
@@ -323,6 +264,13 @@ def halves(*tensors: Tensor) -> ConcatDataset[Any]:
     return ConcatDataset([TensorDataset(*whole[:40]), TensorDataset(*whole[40:])])
 
 
+class Planned(Policy):
+    """Plans all rows, whatever the candidates are."""
+
+    def plan(self, run: Any) -> Selection:
+        return Selection(torch.arange(run.samples), torch.ones(run.samples), run.samples)
+
+
 DATA: dict[str, Callable[..., Any]] = {
     "tensors": TensorDataset,
     "concatenated": halves,
@@ -332,12 +280,15 @@ DATA: dict[str, Callable[..., Any]] = {
 UNREADABLE = {"unreadable": lambda x, y: build.computed(64, lambda row: (x[row], y[row]))}
 
 
-@pytest.mark.parametrize("policy", ["random:rate=0.5", "infobatch", "class_balanced"])
+@pytest.mark.parametrize(
+    "policy", ["random:rate=0.5", "infobatch", "class_balanced", "auto", Planned()]
+)
 @pytest.mark.parametrize("kind", DATA)
 def test_a_plan_draws_rows_with_a_label_alone(kind: str, policy: str) -> None:
     for ignored in (-100, -1):
         criterion = nn.CrossEntropyLoss(ignore_index=ignored, reduction="none")
-        _, rows = rows_of(DATA[kind](X, labels(ignored)), policy, criterion)
+        run, rows = rows_of(DATA[kind](X, labels(ignored)), policy, criterion)
+        assert run.ledger.samples.unloaded == 2 * int(REAL.sum()) - len(rows)
         assert rows
         assert REAL[rows].all()
         if policy == "class_balanced":

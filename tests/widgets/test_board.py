@@ -112,9 +112,9 @@ def test_panels_show_what_was_measured_and_the_words_name_the_rest():
     assert said == "FLOPs not counted\nno joules here: no meter was given"
     feed(live, range(2, 5), joules=None, joules_reason="too short")
     assert drawn(live)[1] == (
-        "1 GFLOPs, dense training of the same rows 2 GFLOPs: 50% of the FLOPs saved\n"
+        "1.00 GFLOPs, dense training of the same rows 2.00 GFLOPs: 50% of the FLOPs saved\n"
         "no joules here: too short"
-    ).replace("1 G", "1.00 G").replace("2 G", "2.00 G")
+    )
     assert "" not in drawn(live)[0]  # no axis of joules
     live.log(5, phase="epoch", val_loss=1.0, val_auc=0.7)
     assert "validation auc" in drawn(live)[0]

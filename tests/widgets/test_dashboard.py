@@ -6,6 +6,8 @@ import os
 import signal
 import threading
 import time
+from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -285,15 +287,12 @@ def test_an_interrupt_of_await_ends_the_run_after_its_batch(notebook, trainer):
 
 
 def test_an_interrupt_in_a_cell_is_raised_when_the_state_is_saved(tmp_path):
-    class Interrupting:
-        def log(self, step, *, phase, **metrics):
-            if step == 5 and phase == "train":
-                os.kill(os.getpid(), signal.SIGINT)
+    def log(step, *, phase, **metrics):
+        if step == 5 and phase == "train":
+            os.kill(os.getpid(), signal.SIGINT)
 
-        def close(self):
-            pass
-
-    options = {"checkpoints": Checkpoints(tmp_path, every=1000), "observers": [Interrupting()]}
+    interrupting = SimpleNamespace(log=log, close=lambda: None)
+    options = {"checkpoints": Checkpoints(tmp_path, every=1000), "observers": [interrupting]}
     live = Dashboard()
     with pytest.raises(KeyboardInterrupt):
         live.run(build.gated(**options))
@@ -302,24 +301,20 @@ def test_an_interrupt_in_a_cell_is_raised_when_the_state_is_saved(tmp_path):
     assert build.gated(**options, resume=True).step == live.last.trainer.step
 
 
-class Broken:
+def broken(closing):
     """An observer that raises at the report of the sixth batch, or when it is closed."""
 
-    def __init__(self, closing):
-        self.closing = closing
-
-    def log(self, step, *, phase, **metrics):
-        if step == 6 and not self.closing:
+    def fail(step, **metrics):
+        if step == 6:
             raise OSError("disk full")
 
-    def close(self):
-        if self.closing:
-            raise OSError("disk full")
+    done = partial(fail, 6 if closing else 0)
+    return SimpleNamespace(log=(lambda *_, **__: None) if closing else fail, close=done)
 
 
 @pytest.mark.parametrize("closing", [False, True])
 def test_an_error_is_shown_and_raised_by_await_and_the_record_is_kept(notebook, trainer, closing):
-    trainer.reports.observers += [Broken(closing)]
+    trainer.reports.observers += [broken(closing)]
 
     async def use(run, shown):
         for _ in range(2):
@@ -331,7 +326,7 @@ def test_an_error_is_shown_and_raised_by_await_and_the_record_is_kept(notebook, 
     assert len(run.record()["steps"]) == (STEPS if closing else 6)
     assert "OSError: disk full" in notebook.output.caption
     with pytest.raises(OSError, match="disk full"):
-        Dashboard().run(build.gated(observers=[Broken(closing)]))
+        Dashboard().run(build.gated(observers=[broken(closing)]))
 
 
 @pytest.mark.parametrize(("installed", "late"), [(False, False), (True, False), (True, True)])

@@ -8,6 +8,7 @@ import sys
 from astkit.widgets.explore import Explorer
 
 SAMPLE = {"row": 9, "label": "dog", "picture": "", "text": "</script><b>woof</b>", "fields": []}
+CONTENT = {"title": "A <run>", "samples": [SAMPLE], "methods": []}
 
 
 def page_content(page: str) -> dict:
@@ -17,7 +18,7 @@ def page_content(page: str) -> dict:
 
 
 def test_the_page_holds_everything_and_text_stays_text(tmp_path):
-    explorer = Explorer(content={"title": "A <run>", "samples": [SAMPLE], "methods": []})
+    explorer = Explorer(CONTENT)
     page = explorer.save(tmp_path / "page.html").read_text()
     assert page_content(page) == explorer.content
     assert page.count("</script>") == 2
@@ -26,10 +27,9 @@ def test_the_page_holds_everything_and_text_stays_text(tmp_path):
 
 
 def test_a_notebook_shows_the_widget_and_without_anywidget_the_page(monkeypatch):
-    content = {"title": "A <run>", "samples": [SAMPLE], "methods": []}
-    bundle = Explorer(content)._repr_mimebundle_()
+    bundle = Explorer(CONTENT)._repr_mimebundle_()
     assert "application/vnd.jupyter.widget-view+json" in str(bundle)
     monkeypatch.setitem(sys.modules, "anywidget", None)
-    explorer = Explorer(content)
+    explorer = Explorer(CONTENT)
     frame = html.unescape(explorer._repr_mimebundle_()["text/html"])
     assert explorer.page() in frame

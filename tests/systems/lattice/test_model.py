@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import nn
 
 from astkit.systems.lattice.model import (
@@ -15,7 +13,6 @@ from astkit.systems.lattice.model import (
     PRESETS,
     EnergyFlowLattice,
     LatticeConfig,
-    fold,
 )
 from astkit.systems.lattice.plots import flow_table
 from tests.systems.lattice.examples import config, gradients, inputs, loss, model
@@ -73,24 +70,15 @@ def test_presets_grow_and_run() -> None:
         assert output.y.isfinite().all()
 
 
-def test_one_call_a_step() -> None:
-    batch = 6
-    built = model(config())
+def test_a_step_is_one_call_and_chunks_of_flows_change_nothing_else() -> None:
+    built, x = model(config()), inputs(3)
     neuron, carrier, mapper = calls(built.neuron), calls(built.carrier), calls(built.mapper)
-    output = built(inputs(batch))
-    loss(output).backward()
-    assert len(neuron) == len(carrier) == int(output.stats.steps.max())
-    assert neuron[0] == 12 * batch
-    assert mapper == [batch]
-
-
-def test_chunks_of_flows_change_calls_and_nothing_else() -> None:
-    built = model(config())
-    x = inputs(3)
     whole = gradients(built, expected := built(x))
-    seen = calls(built.neuron)
+    assert len(neuron) == len(carrier) == int(expected.stats.steps.max())
+    assert (neuron[0], mapper) == (12 * 3, [3])
+    neuron.clear()
     part = gradients(built, output := built(x, flows_per_call=5))
-    assert max(seen) == 5
+    assert max(neuron) == 5
     assert (output.surface - expected.surface).abs().max() <= BOUND
     assert exactly(output.stats, expected.stats)
     for name, gradient in whole.items():
@@ -165,13 +153,3 @@ def test_wrong_inputs_are_refused() -> None:
     for x in (inputs(2, dim=7), inputs(2)[:0]):
         with pytest.raises(ValueError, match=r"\[batch, dim\] with dim 6 and a batch of 1 or more"):
             built(x)
-
-
-@settings(deadline=None, max_examples=40)
-@given(st.floats(-40, 40), st.integers(1, 9))
-def test_fold_bounces_to_and_fro(value: float, wall: int) -> None:
-    at = value
-    while not 0 <= at <= wall:
-        at = -at if at < 0 else 2 * wall - at
-    folded = fold(torch.tensor([value], dtype=torch.float64), torch.tensor([float(wall)]))
-    torch.testing.assert_close(folded.item(), at, atol=1e-12, rtol=0)

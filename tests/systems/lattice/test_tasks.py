@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from astkit import rng
 from astkit.datasets import Loader
-from astkit.datasets.pairs import TextPair, words
+from astkit.datasets.pairs import TextPair
 from astkit.systems.lattice import tasks
 from astkit.systems.lattice.tasks import (
     LatticeTask,
@@ -43,22 +43,13 @@ def numbered(n: int = 40) -> list[TextPair]:
     return [TextPair(f"source number {i // 2} here", f"target {i} there") for i in range(n)]
 
 
-def test_no_source_is_in_both_parts():
-    task = text_task(numbered(), dim=8)
-    sources = [
-        {" ".join(words(pair.source)) for pair in part.texts}
-        for part in (task.train, task.validation)
-    ]
-    assert all(sources)
-    assert not sources[0] & sources[1]
-    assert len(task.train) + len(task.validation) == 40
-    assert task.dim == 8
-
-
-def test_embeddings_are_fitted_to_the_training_part_alone():
+def test_no_source_is_in_both_parts_and_embeddings_are_fitted_to_the_training_part():
     pairs = numbered()
     task = text_task(pairs, dim=8)
     held = {pair.source for pair in task.validation.texts}
+    assert held.isdisjoint(pair.source for pair in task.train.texts)
+    assert 0 < len(task.validation) == 40 - len(task.train)
+    assert task.dim == 8
     other = [TextPair(p.source, "zebra " * 9) if p.source in held else p for p in pairs]
     changed = text_task(other, dim=8)
     assert not torch.equal(changed.validation.y, task.validation.y)

@@ -26,9 +26,8 @@ def test_the_vocabulary_holds_the_most_frequent_words():
 
 
 def test_a_vocabulary_without_words_is_refused():
-    for size in (2, 4, 7.5):
-        words = f"size is {size}: give a whole number of 5 or more"
-        refused((partial(Vocabulary, TEXTS, size), words))
+    words = "size is {}: give a whole number of 5 or more"
+    refused(*((partial(Vocabulary, TEXTS, size), words.format(size)) for size in (2, 4, 7.5)))
 
 
 def test_word_losses_are_those_of_a_loop_over_rows_and_words(bridge):
