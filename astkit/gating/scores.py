@@ -16,8 +16,15 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from astkit.datasets.batch import count_rows
-from astkit.gating.losses import check_labels, labels_of, logits_of, single
+from astkit.datasets.batch import IGNORED, count_rows
+from astkit.gating.losses import (
+    check_labels,
+    ignored_label,
+    labels_of,
+    logits_of,
+    single,
+    whole_numbers,
+)
 from astkit.gating.selection import Scored
 from astkit.names import resolve
 
@@ -63,7 +70,10 @@ def score_rows(score: Score, batch: Scored) -> Tensor:
     if isinstance(score, ContextScore):
         return score.score(batch)
     batch.score()
-    return score(batch.outputs, batch.targets, batch.inputs)
+    targets, ignored = batch.targets, ignored_label(batch.criterion) if batch.ignores else IGNORED
+    if ignored != IGNORED and isinstance(targets, Tensor) and whole_numbers(targets):
+        targets = targets.masked_fill(targets == ignored, IGNORED)  # which a function may know
+    return score(batch.outputs, targets, batch.inputs)
 
 
 class RelativeScore(ContextScore):
