@@ -40,6 +40,14 @@ ASKED: Mapping[Any, str] = {
 """Kinds of columns by their names in ``dtypes``."""
 NO_END = np.datetime64("2262-01-01", "us")
 """Dates from here on say that there is no end, and are missing."""
+EMPTY: Mapping[str, Any] = {
+    "number": np.nan,
+    "date": np.datetime64("NaT", "us"),
+    "words": np.int32(-1),
+}
+"""What stands for an empty cell, by the kind of the column."""
+TYPED = {"f": "number", "M": "date"}
+"""Kinds of columns by those of numpy."""
 EIGHT = "%Y%m%d"
 END = "dates from 2262 on are read as no end, a missing date"
 OTHERWISE = (
@@ -93,6 +101,10 @@ class Column:
         alike &= (self.scale == 1) | (found["scale"] == self.scale)
         return alike & ~np.isnan(found["value"])
 
+    def is_missing(self, word: str) -> bool:
+        """Whether a word stands for a missing number or date."""
+        return is_missing(word) or (self.format == EIGHT and not word.strip("0"))
+
     def values(self, words: Words) -> Any:
         """What is written in ``words``: numbers, or else dates; NaN or NaT for others."""
         if self.kind == "date":
@@ -125,54 +137,68 @@ def asked(name: str, kind: Any) -> Column:
     )
 
 
-def convert(
-    cells: Any, column: Column, known: dict[str, int]
-) -> tuple[Any, dict[str, list[tuple[int, str]]]]:
-    """Values of ``cells``, and the place and text of those that count as missing, by the reason.
+class Cells:
+    """The values of a column, filled in a chunk at a time.
 
-    Of words the values are their numbers, -1 for empty cells; new ones are added to ``known``.
+    Attributes:
+        values: of all rows; of words their numbers in ``words``, -1 for empty cells.
+        strays, ends: places and texts of cells that are not of the kind, and of dates that say
+            there is no end; both count as missing.
     """
-    import pandas as pd
 
-    if is_typed(cells) and typed_as(cells) == column.kind == "number" and not column.has_unit:
-        return cells, {}
-    if is_typed(cells) and typed_as(cells) == column.kind == "date":
-        late = cells >= NO_END
-        ends = [(place, str(cells[place])[:10]) for place in np.flatnonzero(late).tolist()]
-        return np.where(late, np.datetime64("NaT"), cells), {END: ends}
-    if is_typed(cells):
-        cells = as_text(cells)
-    elif column.kind == "number" and not column.comma and column.scale == 1:
-        values = _plain(cells)
-        if values is not None:
-            return values, {}
-    codes, distinct = pd.factorize(np.asarray(cells, object))
-    words = np.array([word.strip() for word in distinct], object)
-    if column.kind == "words":
-        numbered = [known.setdefault(word, len(known)) if word else -1 for word in words.tolist()]
-        return np.array(numbered, np.int32)[codes], {}
-    values = column.values(words)
-    gone = np.isnan(values)
-    none = [is_missing(word) or (column.format == EIGHT and not word.strip("0")) for word in words]
-    odd = {f"cells that are no {column.kind} count as missing": gone & ~np.array(none, bool)}
-    if column.kind == "date":
-        odd[END] = values >= NO_END
-        values[odd[END]] = np.datetime64("NaT")
-    return values[codes], {
-        why: [(place, words[codes[place]]) for place in np.flatnonzero(each[codes]).tolist()]
-        for why, each in odd.items()
-        if each.any()
-    }
+    def __init__(self, column: Column, rows: int) -> None:
+        self.column = column
+        self.values: Any = np.full(rows, EMPTY[column.kind])
+        self.words: dict[str, int] = {}
+        self.strays: list[tuple[int, str]] = []
+        self.ends: list[tuple[int, str]] = []
+
+    def fill(self, first: int, cells: Any) -> None:
+        """Read the ``cells`` from row ``first`` on."""
+        import pandas as pd
+
+        column, values = self.column, self.values[first : first + len(cells)]
+        typed = typed_as(cells)
+        usual = typed is None and column.kind == "number" and not column.comma
+        plain = _plain(cells) if usual and column.scale == 1 else None
+        if plain is not None:
+            values[:] = plain
+        elif typed == column.kind and not column.has_unit:
+            values[:] = cells
+        else:
+            texts = as_text(cells) if typed else np.asarray(cells, object)
+            distinct: Any
+            codes, distinct = pd.factorize(texts)
+            words = np.array([word.strip() for word in distinct], object)
+            if column.kind == "words":
+                known = self.words
+                read: Any = [known.setdefault(w, len(known)) if w else -1 for w in words.tolist()]
+                values[:] = np.array(read, np.int32)[codes]
+                return
+            read = column.values(words)
+            odd = np.isnan(read) & ~np.array([column.is_missing(word) for word in words], bool)
+            places = np.flatnonzero(odd[codes]).tolist()
+            self.strays += [(first + place, words[codes[place]]) for place in places]
+            values[:] = read[codes]
+        if column.kind == "date":
+            places = np.flatnonzero(values >= NO_END).tolist()
+            self.ends += [(first + place, str(cells[place]).strip()[:10]) for place in places]
+            values[places] = np.datetime64("NaT")
+
+    @property
+    def unfit(self) -> str:
+        """That fewer than `NUMBERS` of the cells are read, and what of the others."""
+        count = int((self.values == self.values).sum()) + len(self.strays)
+        if count - len(self.strays) >= NUMBERS * count or self.column.loose:
+            return ""
+        two = " and ".join(map(repr, list(dict.fromkeys(text for _, text in self.strays))[:2]))
+        some = f"{len(self.strays):,} of {count:,} cells, such as {two}"
+        return f"{some}, are no {self.column.kind}"
 
 
-def is_typed(cells: Any) -> bool:
-    """Whether ``cells`` are numbers or dates of a DataFrame, rather than texts."""
-    return isinstance(cells, np.ndarray) and cells.dtype.kind in "fM"
-
-
-def typed_as(values: np.ndarray[Any, Any]) -> str:
-    """The kind of a column of typed values."""
-    return "number" if values.dtype.kind == "f" else "date"
+def typed_as(cells: Any) -> str | None:
+    """The kind of numbers or dates of a DataFrame; ``None`` for texts."""
+    return TYPED.get(cells.dtype.kind) if isinstance(cells, np.ndarray) else None
 
 
 def as_text(values: np.ndarray[Any, Any]) -> Words:
@@ -224,10 +250,10 @@ class Scan:
 
     def add(self, cells: Any) -> None:
         """Count the ``cells`` of the next rows."""
-        if is_typed(cells):
+        if typed := typed_as(cells):
             known = cells[cells == cells]
-            self.typed = Column(typed_as(cells), loose=not len(known))
-            eight = self.typed.kind == "number" and _of_eight_digits(known)
+            self.typed = Column(typed, loose=not len(known))
+            eight = typed == "number" and ((known == 0) | ((known >= 1e7) & (known < 1e8))).all()
             if not eight and not (self.like is not None and self.like.has_unit):
                 return
             cells = as_text(known)
@@ -443,9 +469,10 @@ class Scan:
             for part in ("day", "month", "year")
         }
         doubtful = [part for part, each in parts.items() if each.nunique(axis=1).max() > 1]
-        if "years" in doubtful:  # dates are rather past than to come
-            last = parts["years"].max()
-            tied = [form for form in tied if last[form] == last.min()]
+        if "years" in doubtful:  # few ones, as 24-01-31 or 31/01/24 beside others of 2024
+            years = {form: parts["years"][form].unique() for form in tied}
+            order = {n: (len(each), "-" in n and each.max()) for n, each in years.items()}
+            tied = [form for form in tied if order[form] == min(order.values())]
         spreads = {form: _spread(days[form]) for form in tied}
         first, *others = sorted(tied, key=lambda form: spreads[form])
         if others and 2 * spreads[first] >= spreads[others[0]]:
@@ -453,7 +480,8 @@ class Scan:
             days_first = (self.comma and "," in proved) or "." in tied[0]
             first = next((f for f in tied if f.startswith("%d" if days_first else "%m")), tied[0])
         best = Column("date", format=first, guess=True)
-        self._note(f"{' and '.join(doubtful)} may be exchanged, read", best, words[differ])
+        exchanged = ", ".join(doubtful[:-1]) + " and " + doubtful[-1]
+        self._note(f"{exchanged} may be exchanged, read", best, words[differ])
         return best
 
     def _note_words(self, best: Column) -> None:
@@ -473,11 +501,6 @@ class Scan:
             sample = " of a sample" if self._share < 1 else ""
             some = f"{count:,} of {self.counts.sum():,}{sample}"
             self.notes[why] = f"{some} are {best.kind}s, not {shown}"
-
-
-def _of_eight_digits(values: np.ndarray[Any, Any]) -> bool:
-    """Whether all are numbers of eight digits, such as dates, or zeros."""
-    return bool(((values == 0) | ((values >= 1e7) & (values < 1e8))).all())
 
 
 def _spread(days: Any) -> float:

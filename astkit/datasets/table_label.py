@@ -73,7 +73,7 @@ class Label:
                 near = f"label {name!r} differs by {deviation:.3g} around {mean:.6g}"
                 raise ValueError(f"{near}, which float32 does not resolve: subtract a constant")
             return cls(name, task, (), mean, deviation)
-        _, names = _numbered(column)
+        names = [as_written(value) for value in column.dropna().unique()]
         if distinct > MANY:
             odd = ", ".join(islice((repr(each) for each in names if not is_number(each)), NAMED))
             many = f"label {name!r} has {distinct:,} different values, more than {MANY} classes"
@@ -95,21 +95,17 @@ class Label:
 
     def _codes(self, column: pd.Series[Any]) -> np.ndarray[Any, np.dtype[np.int64]]:
         """The class of each cell; -1 for others."""
-        codes, names = _numbered(column)
-        place = {name: number for number, name in enumerate(self.classes)}
-        places = np.array([*(place.get(name, -1) for name in names), -1], np.int64)
-        return places[codes]
+        import pandas as pd
+
+        codes, values = column.factorize()
+        names = pd.Index([as_written(value) for value in values])
+        places = pd.Index(self.classes).get_indexer(names)
+        return np.append(places, -1)[codes]
 
 
 def without(name: str, rows: int) -> str:
     """A note about rows that lack a cell."""
     return f"{rows:,} row{'s' if rows > 1 else ''} without {name!r}: left out"
-
-
-def _numbered(column: pd.Series[Any]) -> tuple[np.ndarray[Any, Any], list[str]]:
-    """The number of each cell, -1 where it is missing, and the name of each number."""
-    codes, values = column.factorize()
-    return codes, [as_written(value) for value in values]
 
 
 def _key(name: str) -> tuple[float, str]:

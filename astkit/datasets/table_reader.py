@@ -7,16 +7,15 @@ is named: faults of the file in one error, cells that count as missing in notes.
 from __future__ import annotations
 
 import csv
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from astkit.datasets.table_cells import END, NUMBERS, Column, Scan, asked, convert
+from astkit.datasets.table_cells import END, Cells, Column, Scan, asked
 from astkit.datasets.table_sources import (
     ARCHIVES,
     DAMAGED,
@@ -37,12 +36,7 @@ MARKS = [-99.0, *(sign * (10.0**digits - 1) for digits in range(3, 9) for sign i
 """Numbers that may stand for a missing one: -99, -999, 999, 9999 and so on."""
 LISTED = 30
 """Names of columns that a message holds."""
-EMPTY: Mapping[str, Any] = {
-    "number": np.nan,
-    "date": np.datetime64("NaT", "us"),
-    "words": np.int32(-1),
-}
-"""What stands for an empty cell, by the kind of the column."""
+UNLIKE = " as in the table it is read like: write them as there, or read both with dtypes="
 AS_WORDS = "read as words, as less than 95 % of the cells are of one kind"
 MARKED = "numbers that may stand for missing ones are read as they are: empty these cells if so"
 
@@ -195,35 +189,41 @@ def _read(
     nameless = [n for n, given in zip(names, source.names, strict=True) if _is_nameless(given)]
     decided = {n: each for n, each in decided.items() if n not in further or n in nameless}
     decided |= {n: kept[n] for n in lacking}
-    converted = partial(_converted, source, [n if n in read else None for n in names], rows)
-    whole, odd = converted(decided)
-    if unfit := _unfit(decided, whole, odd):
+    given = [n if n in read else "" for n in names]  # without those that are dropped
+    filled = _filled(source, given, decided, rows)
+    if unfit := {n: why for n, each in filled.items() if (why := each.unfit)}:
         if columns is not None:
-            like = (
-                " as in the table it is read like: write them as there, or read both with dtypes="
-            )
-            faults += [f"column {n!r}: {said}{like}" for n, said in unfit.items()]
+            faults += [f"column {n!r}: {why}{UNLIKE}" for n, why in unfit.items()]
         else:  # as the sample of its cells did not show
             decided |= dict.fromkeys(unfit, Column("words"))
-            whole, odd = converted(decided)
-    for n, values in whole.items():
-        if decided[n].kind == "number":
-            faults += _too_large(n, values)
+            filled |= _filled(source, given, {n: decided[n] for n in unfit}, rows)
+    numbers = {n: each.values for n, each in filled.items() if each.column.kind == "number"}
+    for n, values in numbers.items():
+        faults += _too_large(n, values)
     if faults:
         every = f" {faults[0]}" if len(faults) == 1 else "".join(f"\n- {each}" for each in faults)
         raise ValueError(f"{name} cannot be read:{every}")
-    counting = [n for n in nameless if n in decided and n not in kept and _counts(whole[n])]
-    notes = [
-        f"column {names.index(n) + 1} has no name and counts the rows: left out" for n in counting
-    ]
+    counting = [n for n in nameless if n in numbers and n not in kept and _counts(numbers[n])]
+    held = "has no name and counts the rows: left out"
+    notes = [f"column {names.index(n) + 1} {held}" for n in counting]
     if further := [n for n in further if n not in counting]:
         notes.append(f"{name} has further columns, left out: {listed(further, LISTED)}")
     decided = {n: decided[n] for n in columns or decided if n not in counting}
     said = [(AS_WORDS, n, what) for n, what in unfit.items()]
-    said += [(why, n, _shown(cells)) for (why, n), cells in odd.items()]
-    said += [(why, n, what) for n in read for why, what in read[n].notes.items() if n not in unfit]
-    said += [(MARKED, n, _marks(whole[n])) for n, each in decided.items() if each.kind == "number"]
-    notes += [*source.notes, *_one_line_each([each for each in said if each[1] in decided])]
+    for n, column in decided.items():
+        why = f"cells that are no {column.kind} count as missing"
+        said += [(why, n, _shown(filled[n].strays)), (END, n, _shown(filled[n].ends))]
+    for n in (each for each in decided if each in read and each not in unfit):
+        said += [(why, n, what) for why, what in read[n].notes.items()]
+    said += [(MARKED, n, _marks(values)) for n, values in numbers.items() if n in decided]
+    notes += [*source.notes, *_one_line_each(said)]
+    whole = {
+        n: each.values
+        if each.column.kind != "words"
+        else pd.Categorical.from_codes(each.values, pd.Index([*each.words], dtype="str"))
+        for n, each in filled.items()
+        if n in decided
+    }
     frame = pd.DataFrame({n: whole[n] for n in decided}, copy=False)
     return TableRows(frame, decided, np.arange(rows), notes, lacking)
 
@@ -248,51 +248,21 @@ def _faults(
     return faults if rows or faults else ["it has no rows"]
 
 
-def _converted(
+def _filled(
     source: FrameSource | TextSource,
-    names: Sequence[str | None],
-    rows: int,
+    names: Sequence[str],
     columns: Mapping[str, Column],
-) -> tuple[dict[str, Any], dict[tuple[str, str], list[tuple[int, str]]]]:
-    """The values of ``columns``; cells that count as missing, by the reason and the column."""
-    import pandas as pd
-
-    whole: dict[str, Any] = {n: np.full(rows, EMPTY[each.kind]) for n, each in columns.items()}
-    odd: defaultdict[tuple[str, str], list[tuple[int, str]]] = defaultdict(list)
-    words: defaultdict[str, dict[str, int]] = defaultdict(dict)
+    rows: int,
+) -> dict[str, Cells]:
+    """The cells of ``columns``."""
+    filled = {name: Cells(column, rows) for name, column in columns.items()}
     first = 0
     for cells in source.chunks():
         for name, part in zip(names, cells, strict=True):
-            if name is not None and name in columns:  # else it is dropped
-                values, left = convert(part, columns[name], words[name])
-                whole[name][first : first + len(part)] = values
-                for why, found in left.items():
-                    odd[why, name] += [(first + row, text) for row, text in found]
+            if name in filled:
+                filled[name].fill(first, part)
         first += len(cells[0]) if cells else 0
-    for name, column in columns.items():
-        if column.kind == "words":
-            whole[name] = pd.Categorical.from_codes(
-                whole[name], pd.Index([*words[name]], dtype="str")
-            )
-    return whole, odd
-
-
-def _unfit(
-    columns: Mapping[str, Column],
-    whole: Mapping[str, Any],
-    odd: Mapping[tuple[str, str], Sequence[tuple[int, str]]],
-) -> dict[str, str]:
-    """Columns of which fewer than `NUMBERS` of the cells are read, and what of their others."""
-    unfit = {}
-    for (why, name), stray in odd.items():
-        count = int((whole[name] == whole[name]).sum()) + sum(
-            len(cells) for (_, other), cells in odd.items() if other == name
-        )
-        if why != END and count - len(stray) < NUMBERS * count and not columns[name].loose:
-            two = " and ".join(map(repr, list(dict.fromkeys(text for _, text in stray))[:2]))
-            some = f"{len(stray):,} of {count:,} cells, such as {two}"
-            unfit[name] = f"{some}, are no {columns[name].kind}"
-    return unfit
+    return filled
 
 
 def _counts(values: Any) -> bool:

@@ -44,6 +44,7 @@ FORMATS = 6
 """Formats of dates that a column is read in, at most."""
 
 _START = re.compile(r"\W*(?:\d|[^\W\d_]{3}\s|[A-Z]{1,3}[$€£¥₹])")
+_POINT = re.compile(r"[-+]?\d*\.(\d{0,2}|\d{4,})")  # which no comma is the decimal sign of
 _SIGNS = str.maketrans("−–‒‑‐’‘´", "-----'''")
 _ABOUT = re.compile(r"^[<>~≈≥≤=]+\s*|\s*[+*†]+$")
 _BRACKETS = re.compile(r"([$€£¥₹]?)\s*\(\s*([^()]*\d[^()]*)\)\s*([%‰$€£¥₹]?)")
@@ -98,7 +99,8 @@ def numbers(words: Words, comma: bool) -> Any:
     odd = np.array([_is_long(word) or (comma and "." in word) for word in words], bool)
     found["value"] = np.where(odd, np.nan, values)
     odd |= np.isnan(values)
-    read = [number(word, comma) if _START.match(word) else None for word in words[odd]]
+    some = [_START.match(word) and not (comma and _POINT.fullmatch(word)) for word in words[odd]]
+    read = [number(w, comma) if each else None for w, each in zip(words[odd], some, strict=True)]
     found[odd] = np.array([each or NONE for each in read], NUMBER)
     return found
 
@@ -126,7 +128,7 @@ def number(word: str, comma: bool) -> Number | None:
         return None
     group, whole, rest = found["group"], found["whole"], found["rest"] or ""
     last = "" if rest in (".", ",") else found["last"]  # in prices "12.-" is no minus
-    if last and not rest and whole.startswith("0"):  # as 0501-
+    if last and not rest and whole.startswith("0") and whole != "0":  # as 0501-
         return None
     signs = [*filter(None, (found["sign"], found["inner"], last, bracketed and "-"))]
     if group is None and "," in whole:  # 1,23,456

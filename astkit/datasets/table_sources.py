@@ -307,12 +307,9 @@ def _typed(column: pd.Series[Any]) -> Any:
         values = column.to_numpy("float64", na_value=np.nan)
         if not kinds.is_integer_dtype(column) or not (np.abs(values) >= 10.0**DIGITS).any():
             return values
-    try:
-        codes, distinct = pd.factorize(column)
-    except TypeError:  # of cells that are lists
-        return np.array([str(cell) for cell in column], object)
-    words = [as_written(word).strip() for word in distinct]
-    return np.array([*words, ""], object)[codes]
+    known = column.notna()
+    cells = ["" if gone else as_written(cell) for cell, gone in zip(column, ~known, strict=True)]
+    return np.array(cells, object)
 
 
 def as_written(value: Any) -> str:

@@ -29,20 +29,22 @@ def frame(rows: int = ROWS, seed: int = 0, **columns: object) -> pd.DataFrame:
 
 
 @pytest.mark.parametrize(
-    ("values", "task", "classes"),
+    ("values", "said", "task", "classes"),
     [
-        ([0.5, 1, 2] * 20, "regression", ()),
-        ([3, 1, 2] * 20, "classes", ("1", "2", "3")),
-        (["b", "a", "10"] * 20, "classes", ("10", "a", "b")),
-        ([10, 9, None] * 20, "classes", ("9", "10")),
-        ([True, False, True] * 20, "classes", ("False", "True")),
-        (pd.Categorical(np.arange(60) % 30 + 1), "classes", tuple(map(str, range(1, 31)))),
-        (list(range(20)) * 3, "classes", tuple(map(str, range(20)))),
-        ([row // 2 for row in range(ROWS)], "regression", ()),
+        ([0.5, 1, 2] * 20, None, "regression", ()),
+        ([3, 1, 2] * 20, None, "classes", ("1", "2", "3")),
+        (["b", "a", "10"] * 20, None, "classes", ("10", "a", "b")),
+        ([10, 9, None] * 20, None, "classes", ("9", "10")),
+        ([True, False, True] * 20, None, "classes", ("False", "True")),
+        (pd.Categorical(np.arange(60) % 30 + 1), None, "classes", tuple(map(str, range(1, 31)))),
+        (list(range(20)) * 3, None, "classes", tuple(map(str, range(20)))),
+        ([row // 2 for row in range(ROWS)], None, "regression", ()),
+        ([0, 1, 2] * 20, "regression", "regression", ()),
+        ([0, 0.5, 1] * 20, "classes", "classes", ("0", "0.5", "1")),
     ],
 )
-def test_words_and_few_whole_numbers_are_classes(values: list, task: str, classes: tuple) -> None:
-    table = Table(frame(price=values), label="price")
+def test_words_and_few_whole_numbers_are_classes(values, said, task, classes) -> None:
+    table = Table(frame(price=values), label="price", task=said)
     assert (table.label.task, table.label.classes) == (task, classes)
     known = [value for value in values if value is not None]
     if task == "regression":
@@ -51,13 +53,6 @@ def test_words_and_few_whole_numbers_are_classes(values: list, task: str, classe
     else:
         assert [table.label.classes[code] for code in table.values] == list(map(str, known))
         assert class_labels(table).tolist() == table.values.tolist()
-
-
-def test_the_task_can_be_said() -> None:
-    numbers = Table(frame(price=[0, 1, 2] * 20), label="price", task="regression")
-    assert numbers.values.dtype == torch.float32
-    classes = Table(frame(price=[0, 0.5, 1] * 20), label="price", task="classes")
-    assert classes.label.classes == ("0", "0.5", "1")
 
 
 def test_what_cannot_be_predicted_is_refused() -> None:

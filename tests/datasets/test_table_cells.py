@@ -68,7 +68,7 @@ def read(folder: Path, cells: list[str], separator: str = ",", other: str = "x")
         (["(2.50)", "(3)"], ",", "x", [2.5, 3], ""),
         (["2.50-", "3"], ",", "x", [-2.5, 3], ""),
         (["2.50-", "3.00-"], ",", "x", [-2.5, -3], ""),
-        (["501-", "7"], ",", "x", [-501, 7], ""),
+        (["501-", "0-", "7"], ",", "x", [-501, 0, 7], ""),
         (["501-", "1001-"], ",", "x", ["501-", "1001-"], "a minus behind whole numbers"),
         (["0501-", "0702-", "1001-"], ",", "x", ["0501-", "0702-"], ""),
         (["1’234", "12'345.5"], ",", "x", [1234, 12345.5], ""),
@@ -99,13 +99,7 @@ def read(folder: Path, cells: list[str], separator: str = ",", other: str = "x")
         (["3 000", "12 500"], "|", "x", [3000, 12500], ""),
         (["n.a.", *["1.5"] * 30], ",", "x", [np.nan, 1.5], f"{STRAY}: 'n.a.' in row 1, 'n.a.' in"),
         (["1.2.3", *["1.5"] * 30], ",", "x", [np.nan, 1.5], STRAY),
-        (
-            ["1"] * 9 + ["unknown"],
-            ",",
-            "x",
-            ["1"] * 9,
-            f"{WORDS}: 108 of 120 are numbers, not 'unknown'",
-        ),
+        (["1"] * 9 + ["n.a."], ",", "x", ["1"], f"{WORDS}: 108 of 120 are numbers, not 'n.a.'"),
     ],
 )
 def test_numbers(tmp_path, cells, separator, other, expected, note):
@@ -139,17 +133,15 @@ def test_numbers(tmp_path, cells, separator, other, expected, note):
         (["99991231", "20240105"], ",", "x", "2024-01-05", "no end"),
         (["24-01-31", "24-02-01"], ",", "x", "2024-02-01", "days and years may be exchanged"),
         (["31-01-24", "01-02-24"], ",", "x", "2024-02-01", "days and years may be exchanged"),
+        (["05/01/24", "17/03/24"], ",", "x", "2024-03-17", "days and years may be exchanged"),
+        (["01/02/24", "03/04/24"], ",", "x", "2024-03-04", "days, months and years may be"),
+        (["24.01.31", "25.02.28"], ",", "x", "2028-02-25", "days and years may be exchanged"),
+        (["24-01-31", "25-02-28"], ",", "x", "2025-02-28", "days and years may be exchanged"),
         (["2024-01-05T10:00:00", "2024-01-05 10:30:00.500"], ",", "x", "2024-01-05 10:30:00.5", ""),
         (["2024-01-05T10:00:00Z", "2024-01-05T10:30+01:00"], ",", "x", "2024-01-05 09:30", ""),
         (["05.01.2024 10.30", "05.01.2024"], ",", "x", "2024-01-05", DAYS),
         (["Jan 5, 2024 10:30 PM", "Feb. 6, 2024"], ",", "x", "2024-02-06", ""),
-        (
-            ["Fri Jan 05 10:30:00 2024", "Sat Jan 06 10:30:00 2024"],
-            ",",
-            "x",
-            "2024-01-06 10:30",
-            "",
-        ),
+        ([*["Sat Jan 06 10:30:00 2024"] * 2], ",", "x", "2024-01-06 10:30", ""),
         (["2024-01-05", "1600-02-03"], ",", "x", "1600-02-03", ""),
         (["00", *["2024-01-05"] * 24], ",", "x", "2024-01-05", "cells that are no date"),
         (["2024-01-05", "0000-00-00", "-"], ",", "x", None, ""),
@@ -161,10 +153,8 @@ def test_numbers(tmp_path, cells, separator, other, expected, note):
 def test_dates(tmp_path, cells, separator, other, expected, note):
     rows = read(tmp_path, cells * 12, separator, other)
     assert rows.columns["a"].kind == "date"
-    assert rows.frame["a"].astype(object)[1] is pd.NaT or rows.frame["a"][1] == pd.Timestamp(
-        expected
-    )
-    assert pd.isna(rows.frame["a"][1]) == (expected is None)
+    value = rows.frame["a"][1]
+    assert pd.isna(value) if expected is None else value == pd.Timestamp(expected)
     assert [each for each in rows.notes if note in each] == rows.notes[: bool(note)]
     assert "NaT" not in "".join(rows.notes)
 
@@ -183,6 +173,7 @@ def test_marks_are_missing_in_numbers_dates_and_labels_but_not_in_words(tmp_path
     assert parts.train.label.task == "regression"
 
 
+MINUTES = [f"0{1 + row // 50}/01/24 10:{row % 60:02}" for row in range(420)]
 DECIMALS = [f"{row}.5" for row in range(2_000)]
 
 
@@ -190,11 +181,7 @@ DECIMALS = [f"{row}.5" for row in range(2_000)]
     ("cells", "kind", "note"),
     [
         (DECIMALS, "number", ""),
-        (
-            [f"0{1 + row // 50}/01/24 10:{row % 60:02}" for row in range(420)],
-            "date",
-            "years of two",
-        ),
+        (MINUTES, "date", "years of two digits"),
         ([*DECIMALS, *["x y"] * 105], "number", f"{STRAY}: 'x y' in row 2001"),
         ([*DECIMALS, *["x y"] * 108], "words", f"{WORDS}: 108 of 2,108 cells, such as 'x y', are"),
         ([*DECIMALS, *["x y"] * 140], "words", f"{WORDS}: 993 of 1,058 of a sample are numbers"),
@@ -233,12 +220,8 @@ def test_a_reader_works_alone() -> None:
     assert number("1.234,5 €", True) == (1234.5, "€", 1.0, False, False)
     assert number("1.234,5 €", False) is None
     words = np.array(["31.12.9999", "31.12.2024 10:30", "x"], object)
-    found = dates(words, "%d.%m.%Y")
-    assert found.astype(str).tolist()[:2] == [
-        "9999-12-31T00:00:00.000000",
-        "2024-12-31T10:30:00.000000",
-    ]
-    assert np.isnat(found[2])
+    found = dates(words, "%d.%m.%Y").astype("M8[m]").astype(str).tolist()
+    assert found == ["9999-12-31T00:00", "2024-12-31T10:30", "NaT"]
 
 
 @pytest.mark.parametrize(
@@ -278,9 +261,8 @@ def test_dtypes_that_say_nothing_are_refused(tmp_path):
     frame = pd.DataFrame({"a": np.arange(30.0), "b": np.arange(30) % 7})
     train = Table(frame, label="b", dtypes={"a": "words"})
     assert train.columns["a"].kind == "words"
-    refused(
-        (partial(Table, frame, like=train, dtypes={"a": "number"}), "beside like, whose readings")
-    )
+    again = partial(Table, frame, like=train, dtypes={"a": "number"})
+    refused((again, "beside like, whose readings"))
 
 
 @pytest.mark.parametrize(

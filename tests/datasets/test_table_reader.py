@@ -183,6 +183,7 @@ def test_a_later_table_is_read_as_the_first(tmp_path: Path) -> None:
     assert rows.frame["a"].tolist() == [2.5] * 9
     assert rows.frame["c"].isna().all()
     assert rows.notes == [f"{later} has further columns, left out: new"]
+    assert read_table(later, first.columns, drop=["a"]).frame["a"].isna().all()
 
 
 def arrow(kind: pa.DataType, cell: Any) -> Any:
