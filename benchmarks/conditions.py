@@ -29,6 +29,7 @@ OPEN = ("open_set", "web")  # with images of no class
 NONE = -1  # true label of an image that belongs to no class of the task
 HUMAN_LABELS = "ASTKIT_CIFAR10N"  # environment variable: the file of CIFAR-10N's labels
 KINDS = {"worse": "worse_label", "random1": "random_label1"}
+STEPS = 32  # values of a series
 POOL = 24_000  # sequences of a pool of text, at most, of `LENGTH` characters
 PROSE = "docstrings of scikit-learn 1.9.1 (BSD 3-clause)"
 PROSE_SHA256 = "0d3bac9973c87f2b2c3d688754ac23e84fbf3f4bda42477ab496f3fc03b089a5"
@@ -82,6 +83,8 @@ def condition(
     if name == "irrelevant_text":
         return irrelevant_text(seed, target, **options)
     if name not in MADE:
+        if options.get("data") == "series":
+            options["data"] = series
         return conditions.condition(name, train, test, seed, target=target, **options)
     assert train is not None
     classes = CLASSES if name in OPEN else train.num_classes
@@ -272,3 +275,27 @@ def _sequences(tokens: Tensor, *key: int | str) -> Tensor:
     count = len(tokens) // (LENGTH + 1)
     rows = tokens[: count * (LENGTH + 1)].view(count, LENGTH + 1)
     return rows[rng.permutation(count, *key)]
+
+
+def series(older: Tensor, kind: str, random: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Two inputs over time, float32 ``[N, 2, STEPS]``, and a target that follows, ``[N, 1]``.
+
+    The inputs are first-order autoregressions of coefficient 0.9 and variance 1. The target is the
+    first input less half the second, with weights 0.7**k for k steps ago, and noise of deviation 1;
+    in the ``older`` rows with another "law", it follows 8 steps later. With other "inputs", theirs
+    have coefficient 0.5.
+    """
+    memory = torch.where(older, 0.5, 0.9)[:, None] if kind == "inputs" else torch.tensor(0.9)
+    x = [torch.randn(len(older), 2, generator=random)]
+    for _ in range(STEPS - 1):
+        shock = (1 - memory.square()).sqrt() * torch.randn(len(older), 2, generator=random)
+        x.append(memory * x[-1] + shock)
+    values = torch.stack(x, 2)
+    weights = 0.7 ** torch.arange(STEPS).flip(0)
+    now = values[:, 0] - 0.5 * values[:, 1]
+    y = (now * weights).sum(1)
+    if kind == "law":
+        y[older] = (now[older, :-8] * weights[8:]).sum(1)
+    if kind == "columns":
+        values[older] = values[older].flip(1)
+    return values, (y + torch.randn(len(older), generator=random))[:, None]

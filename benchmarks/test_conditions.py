@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from sklearn.linear_model import LinearRegression
 from torch import Tensor
 
 from astkit.datasets import Images, texts
@@ -242,3 +243,20 @@ def test_what_cannot_be_made_is_refused(name: str, options: Any, sentence: str) 
     images = None if name == "irrelevant_text" else numbered()
     with pytest.raises(ValueError, match=sentence):
         condition(name, images, **options)
+
+
+@pytest.mark.parametrize("kind", ["law", "columns", "inputs"])
+def test_older_parts_of_series_drift(kind: str) -> None:
+    """Their law is linear: the newer rows and the test have it, with noise of deviation 1."""
+    one = condition("drift", seed=3, target=100, data="series", kind=kind)
+    x, y = one.train.tensors
+    fitted = LinearRegression().fit(x[7000:].flatten(1), y[7000:])
+
+    def error(rows: slice) -> float:
+        wrong = fitted.predict(x[rows].flatten(1)) - y[rows].numpy()
+        return float(np.sqrt(np.mean(wrong**2)))
+
+    assert error(slice(7000, None)) == pytest.approx(1, abs=0.05)
+    assert (error(slice(7000)) > 1.5) == (kind != "inputs")
+    deviation = one.test.tensors[0][:, 0].std(0)
+    assert 0.95 < deviation.min() < deviation.max() < 1.05

@@ -50,6 +50,10 @@ from astkit.trainers.config import choose_config
 from astkit.trainers.evaluation import Metrics, as_metrics
 from astkit.trainers.fingerprint import plain
 
+PARTS = ("make_model", "train", "validation", "test", "target", "criterion", "metrics")
+READING: tuple[str, ...] = ("label", "task", "drop", "date", "groups", "in_order", "keep")
+READING += ("encoding", "dtypes")
+
 
 def compare(
     make_model: Any = None,
@@ -144,26 +148,9 @@ def compare(
     Raises ``ValueError`` for invalid arguments, for a folder with results of other settings, and
     for one in use by another process; ``FloatingPointError`` if dense training diverges.
     """
-    data = with_table(
-        {
-            "make_model": make_model,
-            "train": train,
-            "validation": validation,
-            "test": test,
-            "target": target,
-            "criterion": criterion,
-            "metrics": metrics,
-        },
-        label=label,
-        task=task,
-        drop=drop,
-        date=date,
-        groups=groups,
-        in_order=in_order,
-        keep=keep,
-        encoding=encoding,
-        dtypes=dtypes,
-    )
+    given = locals()  # the arguments
+    reading = {name: given[name] for name in READING}
+    data = with_table({name: given[name] for name in PARTS}, **reading)
     check_types(
         budget=(budget, Budget | None),
         config=(config, TrainConfig | None),

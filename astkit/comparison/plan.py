@@ -36,6 +36,7 @@ from astkit.trainers.fingerprint import plain
 from astkit.trainers.first_batch import initialise
 
 Chosen = Policy | Mapping[str, Any]
+Simple = bool | int | float | str
 MakeOptimizer = Callable[[nn.Module], Any]
 
 LEAST_FLOPS = 1000  # of training on a row, below which look-ups may take most of the time
@@ -287,18 +288,14 @@ def _word(value: Any) -> str:
 
 def _other_than_default(policy: Policy) -> dict[str, Any]:
     """Arguments of ``policy`` that differ from the defaults; objects by their class."""
-    parameters = inspect.signature(type(policy)).parameters
-    config = policy.config()
-    simple = {
-        name: value
-        for name, value in config.items()
-        if isinstance(value, bool | int | float | str) and value != parameters[name].default
-    }
+    parameters, config = inspect.signature(type(policy)).parameters, policy.config()
+    known = {name: each for name, each in config.items() if isinstance(each, Simple)}
+    simple = {name: each for name, each in known.items() if each != parameters[name].default}
     other: dict[str, Any] = {}
     with suppress(TypeError, ValueError):  # an object is required
         other = plain(type(policy)(**simple).config())
     objects = {
-        n: v for n, v in config.items() if not isinstance(v, bool | int | float | str | None)
+        name: each for name, each in config.items() if each is not None and name not in known
     }
-    kinds = {n: type(v) for n, v in objects.items() if plain(v) != other.get(n)}
+    kinds = {name: type(v) for name, v in objects.items() if plain(v) != other.get(name)}
     return {**kinds, **simple}

@@ -127,12 +127,10 @@ def reads(part: Any, code: bool = True) -> Found:
     the same of own functions and classes. ``code``: whether their code counts too.
     """
     roots = [*part.named_modules()] if isinstance(part, nn.Module) else [("", part)]
-    names, known = set[str](), -1
+    names, known, found = set[str](), -1, Found()
     while len(names) > known:  # what is found may name more
         known, walk = len(names), _Walk(names, code)
-        found = Found()
-        for name, each in roots:
-            found |= walk.look(name, each, root=True)
+        found = dict(pair for name, each in roots for pair in walk.look(name, each, root=True))
     return found
 
 
@@ -143,27 +141,26 @@ class _Walk:
         self.names, self.code = names, code
         self.seen: dict[int, Any] = {}  # kept, as no other object gets their ids
 
-    def look(self, name: str, value: Any, root: bool = False) -> Found:
-        """What ``value`` is or reads; ``root``: whatever its type is."""
+    def look(self, name: str, value: Any, root: bool = False) -> Iterator[tuple[str, Any]]:
+        """What ``value`` is or reads, by name; ``root``: whatever its type is."""
         value = value.item() if isinstance(value, np.generic) else value
         if isinstance(value, LEAVES):
             self.names |= _words(value)
-            return {name: plain(value) if type(value) in WORDS else repr(value)}
-        if id(value) in self.seen:
-            return {}
-        self.seen[id(value)] = value
-        found, items, parts = Found(), _items(value), self._parts(value, root)
-        if items is not None:  # as one, which may grow
-            inner = self._all("", items)
-            found[name] = inner if len(inner) <= NAMED else _hash(repr(inner).encode())
-        elif parts is None:
-            whole = getattr_static(value, "__qualname__", None) is not None
-            found[name] = value.__qualname__ if whole else f"{TYPE}{type(value).__qualname__}"
-        return found | self._all(name, parts or {})
+            yield name, plain(value) if type(value) in WORDS else repr(value)
+        elif id(value) not in self.seen:
+            self.seen[id(value)] = value
+            items, parts = _items(value), self._parts(value, root)
+            if items is not None:  # as one, which may grow
+                inner = dict(self._all("", items))
+                yield name, inner if len(inner) <= NAMED else _hash(repr(inner).encode())
+            elif parts is None:
+                named = getattr_static(value, "__qualname__", None) is not None
+                yield name, value.__qualname__ if named else f"{TYPE}{type(value).__qualname__}"
+            yield from self._all(name, parts or {})
 
-    def _all(self, name: str, parts: dict[Any, Any]) -> Found:
-        looked = (self.look(f"{name}.{key}".lstrip("."), each) for key, each in parts.items())
-        return {key: each for found in looked for key, each in found.items()}
+    def _all(self, name: str, parts: dict[Any, Any]) -> Iterator[tuple[str, Any]]:
+        for key, each in parts.items():
+            yield from self.look(f"{name}.{key}".lstrip("."), each)
 
     def _parts(self, value: Any, root: bool) -> Found | None:
         """What ``value`` consists of, or reads, by name; ``None``: it counts as a whole."""
@@ -259,7 +256,8 @@ def _items(value: Any) -> dict[Any, Any] | None:
     ``None`` for anything else. Of a large array `SAMPLED` elements count.
     """
     with suppress(Exception):  # sparse, without storage, or of somebody's own kind
-        array = value.to_numpy() if hasattr(type(value), "to_numpy") else value
+        series = hasattr(type(value), "to_numpy") and value.ndim == 1
+        array = value.to_numpy() if series else value
         if isinstance(value, np.ndarray) and value.dtype.hasobject:
             return dict(enumerate(value.ravel().tolist()))
         if isinstance(array, np.ndarray | Tensor) and not getattr(array.dtype, "hasobject", False):
@@ -270,8 +268,9 @@ def _items(value: Any) -> dict[Any, Any] | None:
         if isinstance(value, LISTS):
             ordered = sorted(value, key=repr) if isinstance(value, set | frozenset) else value
             return dict(enumerate(ordered))
-        data = isinstance(value, nn.Module | Dataset) or array is not value or value is os.environ
-        if hasattr(type(value), "keys") and hasattr(type(value), "__getitem__") and not data:
+        mapping = hasattr(type(value), "keys") and hasattr(type(value), "__getitem__")
+        data = isinstance(value, nn.Module | Dataset) or hasattr(type(value), "to_numpy")
+        if mapping and not data and value is not os.environ:
             more = {"default": value.default_factory} if isinstance(value, defaultdict) else {}
             return dict(value) | more
     return None

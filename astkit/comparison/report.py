@@ -45,22 +45,25 @@ NAME = "comparison.json"
 NEEDED = {"policy", "seed", "value", "flops", "seconds", "rate", "curve", "visits"}  # of an entry
 SCHEMA = 6
 """Version of `Comparison.to_json`; it is raised when a key changes its meaning or goes."""
+KEPT: tuple[str, ...] = (
+    "metric",
+    "higher",
+    "smallest_gain",
+    "given_forecast",
+    "baseline",
+    "notes",
+    "settings",
+)
+KEPT += ("stamp", "entries", "old_rows")
 BEST = ("best_step", "best_flops")  # of a method that keeps its best validation point
 MEANS = ("value", *COSTS, "joules", "trained", "scored", "rate", *BEST)
 ON_TARGET = {BOTH: "both", ALONE: "the target alone"}
 TITLE = "Does choosing samples help here?"
 FOREST = "differences to dense training"
 _PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title></head><body><style>
-.astkit-comparison {{ font-family: sans-serif; margin: 1em }}
-.astkit-comparison table
-  {{ border-collapse: collapse; margin: 1em 0; display: block; overflow-x: auto }}
-.astkit-comparison th, .astkit-comparison td
-  {{ border: 1px solid #999; padding: .3em .6em; text-align: left }}
-</style>
-<div class="astkit-comparison">
+<html lang="en"><head><meta charset="utf-8"><title>{title}</title>
+<meta name="viewport" content="width=device-width, initial-scale=1"></head><body>
+<div class="astkit-comparison" style="font-family: sans-serif; margin: 1em">
 {body}
 </div></body></html>
 """
@@ -305,33 +308,15 @@ class Comparison:
         false or null), and all attributes of `astkit.comparison.verdict.Verdict`; an interval has
         ``mean``, ``low``, ``high`` and ``n``, in the metric's unit.
         """
-        contents = {
-            "schema": SCHEMA,
-            "metric": self.metric,
-            "higher": self.higher,
-            "smallest_gain": self.smallest_gain,
-            "forecast": None if self.forecast is None else self.forecast.to_json(),
-            "given_forecast": self.given_forecast,
-            "baseline": self.baseline,
-            "legend": legend(self.verdicts),
-            "verdicts": [
-                {
-                    "sentence": each.sentence,
-                    "better": each.better,
-                    **{
-                        name: value._asdict() if isinstance(value, Interval) else value
-                        for name, value in vars(each).items()
-                    },
-                }
-                for each in self.verdicts
-            ],
-            "notes": self.notes,
-            "settings": self.settings,
-            "stamp": self.stamp,
-            "entries": self.entries,
-            "old_rows": self.old_rows,
-        }
-        return plain_values(contents)
+        verdicts = [
+            {"sentence": each.sentence, "better": each.better, **vars(each)}
+            | {k: v._asdict() for k, v in vars(each).items() if isinstance(v, Interval)}
+            for each in self.verdicts
+        ]
+        kept = {name: getattr(self, name) for name in KEPT}
+        forecast = None if self.forecast is None else self.forecast.to_json()
+        said = {"forecast": forecast, "legend": legend(self.verdicts), "verdicts": verdicts}
+        return plain_values({"schema": SCHEMA, **kept, **said})
 
 
 def legend(verdicts: Sequence[Verdict]) -> str:

@@ -28,13 +28,7 @@ from astkit.datasets.joined import divide_joined
 from astkit.files import read_json, write_json
 from astkit.progress import announce
 from astkit.stamp import stamp
-from astkit.trainers.fingerprint import (
-    LOSSES,
-    check_same,
-    label_counts,
-    plain,
-    source_code,
-)
+from astkit.trainers.fingerprint import LOSSES, check_same, label_counts, plain, source_code
 
 SETTINGS = "settings.json"
 Entries = dict[tuple[str, int], dict[str, Any]]

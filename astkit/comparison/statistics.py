@@ -66,9 +66,7 @@ class Interval(NamedTuple):
 
 
 def mean_interval(
-    values: Iterable[float | None],
-    error: float = ERROR,
-    limits: tuple[float, float] | None = None,
+    values: Iterable[float | None], error: float = ERROR, limits: tuple[float, float] | None = None
 ) -> Interval:
     """Mean of ``values`` with Student's interval; absent and non-finite values are left out.
 

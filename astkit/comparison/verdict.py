@@ -107,16 +107,9 @@ class Verdict:
     @property
     def rule(self) -> str:
         """Why the outcome is open though the single interval excludes 0, in a few words; or ""."""
-        mean, low, high, _ = self.difference
-        if self.outcome != "cannot tell yet" or not (low > 0 or high < 0):
-            return ""
-        if not self.scores_counted:
-            return "scores not counted"
-        if self.worth < FEWEST:
-            return "too few test rows"
-        if (mean > 0) == self.higher and (self.failed or self.flops.mean > EXCESS):
-            return "failed seeds" if self.failed else f"{self.flops.mean:.2f} x the FLOPs"
-        return f"{self.compared} policies compared"
+        _, low, high, _ = self.difference
+        opened = self.outcome == "cannot tell yet" and (low > 0 or high < 0)
+        return self._reason()[0] if opened else ""
 
     def amount(self, interval: Interval) -> str:
         """A difference in words, see `amount`; of a loss in percent of that of dense training."""
@@ -143,7 +136,7 @@ class Verdict:
         if self.given_forecast:
             facts.append("given this forecast")
         said = f"{self.policy}: {self.words}: {', '.join(facts)}"
-        said += self._reason() if self.outcome == "cannot tell yet" else ""
+        said += self._reason()[1] if self.outcome == "cannot tell yet" else ""
         if self.better and self.beats_random is False:
             said += f"; against random samples {self.amount(self.to_random)}"
             said += f", {_seeds(self.to_random.n)}" * (self.to_random.n < self.n)
@@ -160,45 +153,48 @@ class Verdict:
         value = f"{(self.smallest_gain or 0.0) * scale:g}"
         return f"{value} {name}" if scale > 1 else f"{value} in {name}"
 
-    def _reason(self) -> str:
-        """Why nothing can be told yet, and what would help."""
+    def _reason(self) -> tuple[str, str]:
+        """Why nothing can be told yet: the rule in a few words, and in a sentence what would help.
+
+        The rule counts where the single interval excludes 0.
+        """
         if not self.scores_counted:
-            return (
+            return "scores not counted", (
                 "; scores not counted, so nothing can be told at equal cost: give the policy cost=,"
                 " the FLOPs that computing them took"
             )
         if self.worth < FEWEST:
-            return (
+            return "too few test rows", (
                 f"; the test rows are worth about {self.worth:.0f} independent ones, and a verdict"
                 f" needs {FEWEST}: test on more"
             )
         if self.n < 2:
-            return "; one seed has no interval, so add seeds" * self.n
+            return "", "; one seed has no interval, so add seeds" * self.n
         mean, low, high, _ = self.difference
         if math.isnan(low):
-            return "; all seeds give the same difference, so its spread is unknown"
+            return "", "; all seeds give the same difference, so its spread is unknown"
         if low == high:
-            return "; the same results on every test row"
+            return "", "; the same results on every test row"
         gain = (mean > 0) == self.higher
-        excludes = "it excludes 0" if low > 0 or high < 0 else ""
         if gain and self.failed:
-            return "; a gain with failed seeds does not count"
+            return "failed seeds", "; a gain with failed seeds does not count"
         if gain and self.flops.mean > EXCESS:
-            return (
-                f"; above {EXCESS:g} x the FLOPs a gain is not one at equal cost: try a larger"
-                " budget"
-            )
+            above = f"above {EXCESS:g} x the FLOPs a gain is not one at equal cost"
+            return f"{self.flops.mean:.2f} x the FLOPs", f"; {above}: try a larger budget"
+        excludes = "0" if low > 0 or high < 0 else ""
         if self.smallest_gain is not None and (high if self.higher else -low) < self.smallest_gain:
-            excludes = f"it excludes a gain of {self._smallest}"
+            excludes = f"a gain of {self._smallest}"
         if excludes:
-            return f"; {excludes}, but not after correction for {self.compared} policies (Holm)"
+            rule = f"{self.compared} policies compared"
+            after = f"but not after correction for {self.compared} policies (Holm)"
+            return rule, f"; it excludes {excludes}, {after}"
         if self.needed is None:
-            return ""
+            return "", ""
         size = f"a {'gain' if gain else 'difference'} of this size"
         if math.isinf(self.needed):
-            return f"; however many seeds, more test rows are needed to show {size}"
+            return "", f"; however many seeds, more test rows are needed to show {size}"
         more = int(float(f"{max(1, self.needed - self.n):.1g}"))  # one digit: it is an estimate
-        return f"; about {more:,} more seed{'s' * (more != 1)} would show {size}"
+        return "", f"; about {more:,} more seed{'s' * (more != 1)} would show {size}"
 
 
 def judge(

@@ -25,7 +25,6 @@ from astkit.names import resolve
 TARGET = 1000  # validation rows
 DRIFTS = ("law", "columns", "inputs")
 ROWS, TESTED, OLDER = 10_000, 4000, 0.7  # of a drift: training and test rows, share of older ones
-STEPS = 32  # values of a series
 
 
 @dataclass(frozen=True, eq=False)
@@ -223,21 +222,23 @@ def class_shares(data: Images) -> Tensor:
     return data.labels.bincount(minlength=data.num_classes).double() / len(data)
 
 
-# --- tables, series --------------------------------------------------------------------------
+# --- tables ----------------------------------------------------------------------------------
 
 
-def drift(seed: int, target: int = TARGET, kind: str = "law", data: str = "table") -> Condition:
+def drift(seed: int, target: int = TARGET, kind: str = "law", data: Any = "table") -> Condition:
     """A regression whose rows are in order of time, and the older `OLDER` of them are different.
 
     ``kind``: "law", the older targets depend on the inputs in another way; "columns", two columns
     of the older inputs are swapped; "inputs", the older inputs are others but the law is the same,
-    so that all rows are relevant. ``data``: "table", see `friedman_table`; "series", see `series`.
+    so that all rows are relevant. ``data``: "table", see `friedman_table`, or a function like it.
     """
-    made = {"table": friedman_table, "series": series}
-    check_choice("data", data, made)
+    make = friedman_table if data == "table" else data
+    if not callable(make):
+        raise ValueError(f"data is {data!r}: give table, or a function that makes rows")
+    data = data if data == "table" else make.__name__
     check_choice("kind", kind, DRIFTS)
     older = torch.arange(ROWS + target + TESTED) < OLDER * ROWS
-    x, y = made[data](older, kind, rng.generator(seed, "drift", data, kind))
+    x, y = make(older, kind, rng.generator(seed, "drift", data, kind))
     train, validation, test = (
         TensorDataset(*part)
         for part in zip(*(each.split([ROWS, target, TESTED]) for each in (x, y)), strict=True)
@@ -267,27 +268,3 @@ def friedman_table(older: Tensor, kind: str, random: torch.Generator) -> tuple[T
     if kind == "columns":
         x[:, [2, 3]] = torch.where(older[:, None], x[:, [3, 2]], x[:, [2, 3]])
     return x, (y + torch.randn(len(older), generator=random))[:, None]
-
-
-def series(older: Tensor, kind: str, random: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Two inputs over time, float32 ``[N, 2, STEPS]``, and a target that follows, ``[N, 1]``.
-
-    The inputs are first-order autoregressions of coefficient 0.9 and variance 1. The target is the
-    first input less half the second, with weights 0.7**k for k steps ago, and noise of deviation 1;
-    in the ``older`` rows with another "law", it follows 8 steps later. With other "inputs", theirs
-    have coefficient 0.5.
-    """
-    memory = torch.where(older, 0.5, 0.9)[:, None] if kind == "inputs" else torch.tensor(0.9)
-    x = [torch.randn(len(older), 2, generator=random)]
-    for _ in range(STEPS - 1):
-        shock = (1 - memory.square()).sqrt() * torch.randn(len(older), 2, generator=random)
-        x.append(memory * x[-1] + shock)
-    values = torch.stack(x, 2)
-    weights = 0.7 ** torch.arange(STEPS).flip(0)
-    now = values[:, 0] - 0.5 * values[:, 1]
-    y = (now * weights).sum(1)
-    if kind == "law":
-        y[older] = (now[older, :-8] * weights[8:]).sum(1)
-    if kind == "columns":
-        values[older] = values[older].flip(1)
-    return values, (y + torch.randn(len(older), generator=random))[:, None]

@@ -25,13 +25,7 @@ from typing import Any, Literal, Protocol, Self, runtime_checkable
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.utils.data import (
-    DataLoader,
-    Dataset,
-    IterableDataset,
-    TensorDataset,
-    default_collate,
-)
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
 
 from astkit import distributed
 from astkit.checks import check_choice, check_count

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 COMPETITION = Path(__file__).with_name("competition.ipynb")
 """Template of a competition: train.csv to submission.csv."""
 LOWEST_TORCH = (2, 9)  # as in pyproject.toml
+OPTIONAL = ("systems", "integrations")  # parts that no other imports
 LARGEST = 1e6  # bytes of a file that is taken along, and of a notebook on Kaggle
 TEXTS = ("astkit.datasets.pairs", "astkit.datasets.texts", "astkit.systems.lattice")
 DATA = {"bikes.csv.gz": ("bikes",), "docs_pairs.jsonl.gz": TEXTS, "docs_pairs.LICENSES.txt": TEXTS}
@@ -36,7 +37,7 @@ DATA = {"bikes.csv.gz": ("bikes",), "docs_pairs.jsonl.gz": TEXTS, "docs_pairs.LI
 
 _PACKAGE = Path(__file__).parents[1]
 _FOLDED = {"jupyter": {"source_hidden": True}, "_kg_hide-input": True}  # JupyterLab and Kaggle
-_CHARACTERS = 1000  # of a line of the archive
+_CHARACTERS = 5000  # of a line of the archive
 _STRING = re.compile(r"'([^'\n]+)'|\"([^\"\n]+)\"")
 _WORD = re.compile(r"[^\s'\"=;,()<>|&]+")
 _KNOWN = re.compile(r"^[^*]|\.\w+$")  # of a pattern: its beginning, or the kind of file
@@ -109,7 +110,7 @@ def build_notebook(notebook: Notebook, parameters: Mapping[str, Any]) -> Noteboo
     files = {f"files/{name}/{path.name}": path for name, path in named.items()}
     files |= {f"beside/{name}": path for name, path in needs.files.items()}
     files |= {f"data/{name}": shipped(f"data/{name}") for name in needs.data}
-    text = archive(files, needs.systems)
+    text = archive(files, needs.parts)
     digest = hashlib.sha256(text.encode()).hexdigest()
     values |= {n: f"astkit-{digest[:8]}/files/{n}/{path.name}" for n, path in named.items()}
     if values:
@@ -130,13 +131,13 @@ def build_notebook(notebook: Notebook, parameters: Mapping[str, Any]) -> Noteboo
     return book
 
 
-def archive(files: Mapping[str, Path], systems: bool = True) -> str:
-    """The package, with or without ``systems``, and ``files`` (by name): tar.bz2 in base 85."""
+def archive(files: Mapping[str, Path], parts: Iterable[str] = OPTIONAL) -> str:
+    """The package with these `OPTIONAL` parts, and ``files`` (by name): tar.bz2 in base 85."""
     contents = dict(files)
     for path in _PACKAGE.rglob("*.*"):
         name = f"astkit/{path.relative_to(_PACKAGE).as_posix()}"
         left_out = "/." in name or "__pycache__" in name or path.is_relative_to(SHARE)
-        left_out |= not systems and name.startswith("astkit/systems/")
+        left_out |= name.split("/")[1] in {*OPTIONAL} - {*parts}
         if path.is_file() and not left_out:
             contents[name] = path
     content = io.BytesIO()
@@ -224,13 +225,13 @@ class Needs(NamedTuple):
             they are; of up to `LARGEST` bytes. They are unpacked into the current folder.
         lacking: the others, and folders of which nothing is taken.
         data: of `DATA`.
-        systems: whether `astkit.systems` is used.
+        parts: `OPTIONAL` ones of the package.
     """
 
     files: dict[str, Path]
     lacking: list[Path]
     data: list[str]
-    systems: bool
+    parts: list[str]
 
 
 def find_needs(notebook: Notebook, parameters: Mapping[str, Any]) -> Needs:
@@ -265,7 +266,8 @@ def find_needs(notebook: Notebook, parameters: Mapping[str, Any]) -> Needs:
     known = {*folder.parents, folder}.union(*(path.parents for path in found if path.is_file()))
     lacking += sorted(path for path in found - known if path.is_dir())
     data = [name for name, words in DATA.items() if any(_names(named, word) for word in words)]
-    return Needs(files, lacking, data, _names(named, "astkit.systems"))
+    parts = [part for part in OPTIONAL if _names(named, f"astkit.{part}")]
+    return Needs(files, lacking, data, parts)
 
 
 def _names(named: set[str], word: str) -> bool:
@@ -319,7 +321,7 @@ def _meant(place: Path, named: Iterable[str], inside: bool) -> set[Path]:
         meant |= {each for each in found if not (os.path.isabs(name) and os.path.isdir(each))}
         parts = name.lstrip(".").removesuffix(".py").split(".")
         above = [".."] * (len(name) - len(name.lstrip(".")) - 1)  # of a relative import
-        if parts[0] in ("", "astkit") or name.lstrip(".").startswith("/"):  # the archive has it
+        if parts[0] == "astkit" or parts[0][:1] in ("", "*", "/"):  # the archive has it
             continue
         for end in range(len(parts)):
             module = os.path.join(place, *above, *parts[: end + 1])

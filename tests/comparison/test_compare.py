@@ -23,7 +23,7 @@ from astkit.trainers import Trainer
 from tests import build
 from tests.build import refused, with_dropout
 from tests.comparison import small_tasks
-from tests.comparison.small_tasks import HELD, ROWS, TRAIN, interrupt, run, timeless
+from tests.comparison.small_tasks import HELD, ROWS, TRAIN, run, timeless
 from tests.comparison.test_units import Spread
 
 
@@ -51,13 +51,6 @@ def report(folder: Path) -> Comparison:
     report = run(out=folder, test=TEST)
     assert torch.equal(torch.get_rng_state(), before)
     return report
-
-
-def as_in(report: Comparison, found: Comparison) -> bool:
-    """Whether ``found`` has dense training, a policy and its control as ``report`` has them."""
-    runs = {(entry["policy"], entry["seed"]) for entry in found.entries}
-    same = [each for each in report.entries if (each["policy"], each["seed"]) in runs]
-    return len(runs) >= 3 and timeless(found.entries) == timeless(same)
 
 
 def test_flops_of_a_row_may_be_given(tmp_path: Path) -> None:
@@ -217,13 +210,6 @@ def test_a_baseline_that_was_not_checked_is_checked_when_it_is_asked_for(tmp_pat
     for _ in range(2):
         assert run(check_baseline=True, **settings).baseline == ["untuned"]
     assert given == [True]  # the runs that exist have the default rate
-
-
-def test_an_interrupted_comparison_ends_with_the_same_entries(report, tmp_path, monkeypatch):
-    options = {"out": tmp_path, "test": TEST, "policies": ["cached_loss"], "seeds": [0]}
-    interrupt(monkeypatch, 19, **options)
-    assert list((tmp_path / "checkpoints").glob("*/*.json"))
-    assert as_in(report, run(**options))
 
 
 class Diverges(Policy):
@@ -511,12 +497,6 @@ def test_loaders_with_a_collate_function_of_texts() -> None:
     report = run(make_model=Texts, **given, batch_size=None, seeds=[0])
     assert report.metric == "accuracy"
     assert {"cached_loss", "gate(0.25)"} <= {entry["policy"] for entry in report.entries}
-
-
-def test_torch_loaders_are_read_as_data_sets(report: Comparison) -> None:
-    plain = DataLoader(TRAIN, batch_size=16, shuffle=True)
-    found = run(train=plain, policies=["cached_loss"], batch_size=None, seeds=[0])
-    assert as_in(report, found)
 
 
 def test_each_run_has_its_own_policy_criterion_and_optimizer() -> None:

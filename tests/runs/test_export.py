@@ -150,6 +150,11 @@ NEEDS: dict[str, tuple[str, dict[str, str], str]] = {
     "a text": ("from astkit.datasets import texts\nprint(texts.documentation()[:0])", {}, ""),
     "a table": ("from astkit import datasets\nprint(len(datasets.load('bikes')))", {}, "3"),
     "a system": ("from astkit.systems import LogicCA\nprint(LogicCA.__name__)", {}, "LogicCA"),
+    "an integration": (
+        "from astkit import integrations as part\nprint(part.__name__)",
+        {},
+        "astkit.integrations",
+    ),
     "a text of a module": (
         "import one\nprint(one.number)",
         {"one.py": "from astkit.datasets.pairs import docs_pairs\nnumber = docs_pairs() and 1"},
@@ -177,6 +182,7 @@ def test_an_export_has_the_files_that_its_code_needs(need: str, tmp_path: Path) 
     done = run_cells(tmp_path / "empty", here, first, package, last.removeprefix("%time "))
     (folder,) = (tmp_path / "empty").glob("astkit-*")
     assert (folder / "astkit" / "systems").exists() == (need == "a system")
+    assert (folder / "astkit" / "integrations").exists() == (need == "an integration")
     assert (folder / "data").exists() == need.startswith(("a text", "a table"))
     assert done.stdout.splitlines() == [printed], done.stderr
     kept = tmp_path / "empty" / next(iter(files), "x")
@@ -228,7 +234,10 @@ MEANT: dict[str, tuple[str, str]] = {
     "not taken: images": ("ImageFolder(x)", "images/a/1.png:"),
     "not taken: out.py": ("sys.path.append('..')\nimport out", "../out.py:"),
     "not taken: pictures": ("ImageFolder('../pictures')", "../pictures/1.png:"),
-    "keys": ("x = {'in': 1, '.': '*'}\nx['in'], '/', 'no.csv'", "in/a.csv:"),
+    "keys": (
+        "x = {'in': 1, '.': '*'}\nx['in'], '/', 'no.csv', f'{x}', f'{x} %s'",
+        "in/a.csv:|a.py:",
+    ),
 }
 PARAMETERS = {"a list of parameters": "x = ['a.csv', 'b.csv']", "not taken: images": "x = 'images'"}
 
