@@ -455,7 +455,7 @@ def record() -> str:
     shifts = len({each["shift"] for each in entries})
     return (
         f"On {shifts} natural shifts of real tables, {natural.SPLITS} splits of each: when a"
-        f" forecast commits itself ({sure} of {total} have an interval without 0), its sign is right"
+        f" forecast commits itself, with an interval without 0 ({sure} of {total}), its sign is right"
         f" {right} times; {wrong} are significantly wrong."
     )
 
