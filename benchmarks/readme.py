@@ -455,8 +455,8 @@ def record() -> str:
     shifts = len({each["shift"] for each in entries})
     return (
         f"On {shifts} natural shifts of real tables, {natural.SPLITS} splits of each: when a"
-        f" forecast commits itself, with an interval without 0 ({sure} of {total}), its sign is right"
-        f" {right} times; {wrong} are significantly wrong."
+        f" forecast commits itself ({sure} of {total}, those with an interval without 0), its sign"
+        f" is right {right} times; {wrong} are significantly wrong."
     )
 
 
