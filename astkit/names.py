@@ -52,7 +52,6 @@ REGISTRIES: dict[str, dict[str, str]] = {
         "gradient_norm": "astkit.gating.scores:gradient_norm",
         "loss": "astkit.gating.scores:Loss",
         "loss_and_contrast": "astkit.gating.scores:LossAndContrast",
-        "loss_contrast_constant": "astkit.gating.scores:LossContrastConstant",
         "margin": "astkit.gating.scores:margin",
     },
     "controller": {
@@ -99,7 +98,7 @@ def resolve(kind: str, name: str) -> Any:
     table = REGISTRIES[kind]
     if kind == "policy" and name in IN_A_CELL:
         raise ValueError(
-            f"policy {name!r} is not part of astkit: docs/policies_in_a_cell.md has its rule as a"
+            f"policy {name!r} is not part of astkit: docs/recipes.md has its rule as a"
             " class of about 20 lines, which a file of yours gives by name, as in 'mine.py:Mine'"
         )
     if not isinstance(name, str) or name not in table:

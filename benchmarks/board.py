@@ -2,7 +2,7 @@
 
 A kernel trains on the digits, `STEPS` batches of `BATCH` at a time, without a board and with one
 whose messages a client reads, by turns; then a script does so with a board that shows nothing. A
-ratio of CPU seconds is taken within a round. Writes board.json, from which docs/steering.md has its
+ratio of CPU seconds is taken within a round. Writes board.json, from which docs/measured.md has its
 table.
 """
 

@@ -175,7 +175,7 @@ def exports() -> str:
     The package's size changes with every commit.
     """
     written = re.findall(
-        r"\| \[(\d+)\].*? \| \d+ \| (\d+) \|", (ROOT / "docs/kaggle.md").read_text()
+        r"\| \[(\d+)\].*? \| \d+ \| (\d+) \|", (ROOT / "docs/notebooks.md").read_text()
     )
     rows = {}
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
@@ -462,10 +462,9 @@ def record() -> str:
 
 FILES: dict[str, tuple[Callable[[], str], ...]] = {
     "README.md": (on_bikes, record, notebooks),
-    "docs/compare.md": (example, suspects, suspects_found),
-    "docs/energy.md": (joules,),
-    "docs/steering.md": (board_costs,),
-    "docs/speed.md": (gpu_gains,),
+    "docs/compare.md": (example, suspects),
+    "docs/training.md": (gpu_gains, joules),
+    "docs/notebooks.md": (exports,),
     "docs/measured.md": (
         digits,
         cifar10,
@@ -479,11 +478,16 @@ FILES: dict[str, tuple[Callable[[], str], ...]] = {
         gpu_earlier,
         scores,
         claims,
+        suspects_found,
+        beyond_images,
+        tokens,
+        learned,
+        optimal,
+        lattice,
+        logic_ca,
+        distributed,
+        board_costs,
     ),
-    "docs/systems.md": (lattice, logic_ca),
-    "docs/distributed.md": (distributed,),
-    "docs/kaggle.md": (exports,),
-    "docs/tasks.md": (beyond_images, tokens, learned, optimal),
 }
 
 

@@ -1,6 +1,6 @@
 """Policies on tasks beyond images at equal FLOPs: `python -m benchmarks.tasks`.
 
-Writes benchmarks/tasks.json, from which `benchmarks.readme` fills docs/tasks.md. The
+Writes benchmarks/tasks.json, from which `benchmarks.readme` fills docs/measured.md. The
 same command continues what was interrupted.
 """
 

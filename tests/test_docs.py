@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 from collections import Counter
+from dataclasses import fields
 from html import unescape
 from pathlib import Path
 from types import ModuleType
@@ -22,7 +23,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from astkit import Budget, Gate, Trainer
+from astkit import Budget, Gate, RunInfo, Trainer
 from astkit.names import PUBLIC, REGISTRIES
 from astkit.profiling import EnergyMeter
 from astkit.systems.lattice.model import LatticeConfig
@@ -118,6 +119,31 @@ def example_names(path: str) -> dict[str, Any]:
         "pd": pd,
         name: pkgutil.resolve_name(path),
     }
+
+
+def test_a_guide_is_short_and_so_are_all() -> None:
+    pages = {path.stem: path.read_text("utf-8") for path in DOCS.glob("*.md")}
+    counted = {}
+    for name in pages.keys() - {"policies", "measured", "tried"}:  # written from results
+        code = "".join(re.findall(r"(?ms)^```\w+\n(.*?)^```$", pages[name])).split("\n")
+        prose = re.sub(r"(?ms)^```.*?^```$|<!--.*?-->|^\|.*?$", "", pages[name])
+        counted[name] = len(prose.split()), sum(map(bool, code))
+    guides = counted.keys() - {"index", "promises", "house", "recipes"}
+    assert len(guides) == 10
+    for name in guides:
+        words, lines = counted[name]
+        assert words <= 650, name
+        assert lines <= (100 if name == "loops" else 60), name
+    assert sum(words for words, _ in counted.values()) <= 8500
+    linked = re.findall(r"\(docs/(\w+)\.md\)", (ROOT / "README.md").read_text("utf-8"))
+    assert {*guides, "recipes"} <= {*linked}
+
+
+def test_help_names_all_that_a_plan_is_told() -> None:
+    told = inspect.getdoc(RunInfo) or ""
+    assert [
+        each.name for each in fields(RunInfo) if f"{each.name}:" not in told.replace("`", "")
+    ] == []
 
 
 def test_parts_import_only_from_rows_below() -> None:

@@ -52,7 +52,7 @@ def whole(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bo
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
 def test_a_page_runs_from_top_to_bottom(path, whole, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    names: dict[str, object] = {"__name__": "__main__"}
+    names: dict[str, Any] = {"__name__": "__main__"}
     script = ready(PAGES[path])
     if not whole:
         script = re.sub(r"epochs=20?\b", "epochs=1", re.sub(r"seeds=\d", "seeds=1", script))
@@ -61,7 +61,11 @@ def test_a_page_runs_from_top_to_bottom(path, whole, tmp_path, monkeypatch):
     if waiting is not None:
         asyncio.run(waiting)
     if "HighLoss" in names:
-        assert names["trainer"].ledger.samples.trained == 3 * 750  # type: ignore[attr-defined]
+        rows = len(names["digits"].train)
+        assert names["trainer"].ledger.samples.trained == 3 * (rows // 2)
+    if "LateTarget" in names:
+        late = [sum(int((index >= 1200).sum()) for index, _ in names["loader"]) for _ in range(4)]
+        assert late == [0, 300, 600, 900]
 
 
 @pytest.mark.parametrize(("path", "needs", "block"), EXTRAS)
@@ -92,9 +96,8 @@ def test_weights_of_files_follow_the_target(tmp_path, monkeypatch):
             pixels = draw.integers(0, 60, (8, 8, 3)) + 150 * (kind == "light")
             Path(folder, kind).mkdir(parents=True, exist_ok=True)
             Image.fromarray(pixels.astype(np.uint8)).save(f"{folder}/{kind}/{number}.png")
-    of_table, of_texts, of_images = (
-        block for needs, block in blocks(PAGES[ROOT / "docs" / "choose.md"]) if needs == "files"
-    )
+    guides = PAGES[ROOT / "docs" / "choose.md"] + PAGES[ROOT / "docs" / "recipes.md"]
+    of_table, of_texts, of_images = (block for needs, block in blocks(guides) if needs == "files")
     names: dict[str, Any] = {}
     exec(of_table, names)
     weights = names["pool"]["weight"]

@@ -211,7 +211,7 @@ def forecast(
             texts and tables.
         classes: whether whole-number targets name classes, not counts or ages; by default it is
             guessed, see `class_labels`.
-        horizon: how long a model is to be used, for earlier moments, see `astkit.aim.moments`: days
+        horizon: how long a model is to be used, for earlier moments (``astkit.aim.moments``): days
             of a date, units of a date that is a number, or rows; by default as long as the target
             lasts.
 

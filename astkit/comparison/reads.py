@@ -256,7 +256,8 @@ def _items(value: Any) -> dict[Any, Any] | None:
     ``None`` for anything else. Of a large array `SAMPLED` elements count.
     """
     with suppress(Exception):  # sparse, without storage, or of somebody's own kind
-        array = value.to_numpy() if hasattr(type(value), "to_numpy") else value
+        series = hasattr(type(value), "to_numpy") and value.ndim == 1
+        array = value.to_numpy() if series else value
         if isinstance(value, np.ndarray) and value.dtype.hasobject:
             return dict(enumerate(value.ravel().tolist()))
         if isinstance(array, np.ndarray | Tensor) and not getattr(array.dtype, "hasobject", False):
@@ -267,8 +268,9 @@ def _items(value: Any) -> dict[Any, Any] | None:
         if isinstance(value, LISTS):
             ordered = sorted(value, key=repr) if isinstance(value, set | frozenset) else value
             return dict(enumerate(ordered))
-        data = isinstance(value, nn.Module | Dataset) or array is not value or value is os.environ
-        if hasattr(type(value), "keys") and hasattr(type(value), "__getitem__") and not data:
+        mapping = hasattr(type(value), "keys") and hasattr(type(value), "__getitem__")
+        data = isinstance(value, nn.Module | Dataset) or hasattr(type(value), "to_numpy")
+        if mapping and not data and value is not os.environ:
             more = {"default": value.default_factory} if isinstance(value, defaultdict) else {}
             return dict(value) | more
     return None

@@ -29,7 +29,7 @@ def suspects(losses: Any, labels: Any = None, features: Any = None) -> Tensor:
     training. With ``features`` they are ranked by a ridge regression of the labels, fitted without
     the row itself: by how much its prediction for another class exceeds that for the label. On
     random wrong labels that found most; on labels of people it and the losses of the last quarter
-    alone found more than the mean, and neither more than the other (docs/compare.md).
+    alone found more than the mean, and neither more than the other (docs/measured.md).
 
     Args:
         losses: ``[parts, N]``, of each row in equal parts of a training, such as epochs; rows

@@ -322,10 +322,8 @@ class Scan:
             zeros = any(word.startswith("0") for word in plain)
             if asked is None and zeros and len(lengths) == 1 < max(lengths):
                 return Column("words")  # as 00501
-            behind = found["behind"][read] & (
-                np.floor(found["value"][read]) == found["value"][read]
-            )
-            if asked is None and self._least and behind.all():
+            whole = np.floor(found["value"][read]) == found["value"][read]
+            if asked is None and self._least and (whole & found["behind"][read]).all():
                 why = "read as words: a minus behind whole numbers says nothing where all have it"
                 self.notes = {why: repr(self.words[0])}
                 return Column("words")

@@ -41,24 +41,36 @@ class RunInfo:
             def plan(self, run):  # all rows at first, half of them at the end
                 kept = 1 - run.progress / 2
                 return Selection(run.rows[: round(kept * len(run.rows))])
+
+    Attributes:
+        samples: number of rows of the data set; of `joined` data with those of the target, for a
+            policy with ``draws_target``.
+        rows: int64, the shuffled candidates of the round, never rows of a target.
+        epoch: counted from 0; ``round``: counted from 0 in each epoch.
+        progress: fraction of the budget spent, in [0, 1].
+        labels: int64 ``[samples]``, if the data set has class labels; -100 for a row without one.
+        classes: whether whole-number targets name classes, not counts or ages; ``None`` where it is
+            not known.
+        seed: of the policy; combine with epoch and round.
+        data: the data set that is trained on; ``validation``: the validation data, if any.
+        features: computes what the model in training finds in given rows of ``data`` or
+            ``validation``: its last hidden layer, the loss and the entropy, in one counted forward
+            pass; not in custom loops.
+        budget: FLOPs that the run may spend, if these are its budget.
     """
 
-    samples: int  #: number of rows of the data set
-    rows: Tensor  #: int64, the shuffled candidates of the round
-    epoch: int  #: counted from 0
-    round: int  #: counted from 0 in each epoch
-    progress: float  #: fraction of the budget spent, in [0, 1]
-    #: int64 ``[samples]``, if the data set has class labels; -100 for a row without one
+    samples: int
+    rows: Tensor
+    epoch: int
+    round: int
+    progress: float
     labels: Tensor | None = None
-    #: whether whole-number targets name classes, not counts or ages; ``None`` where not known
     classes: bool | None = None
-    seed: int = 0  #: of the policy; combine with epoch and round
-    data: Any = field(default=None, repr=False)  #: the data set that is trained on
-    validation: Any = field(default=None, repr=False)  #: the validation data, if any
-    #: computes what the model in training finds in given rows of ``data`` or ``validation``: its
-    #: last hidden layer, the loss and the entropy, in one counted forward pass; not in custom loops
+    seed: int = 0
+    data: Any = field(default=None, repr=False)
+    validation: Any = field(default=None, repr=False)
     features: Features | None = field(default=None, repr=False)
-    budget: float | None = None  #: FLOPs that the run may spend, if these are its budget
+    budget: float | None = None
 
     @property
     def draws(self) -> int:

@@ -16,8 +16,15 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from astkit.datasets.batch import count_rows
-from astkit.gating.losses import check_labels, labels_of, logits_of, single
+from astkit.datasets.batch import IGNORED, count_rows
+from astkit.gating.losses import (
+    check_labels,
+    ignored_label,
+    labels_of,
+    logits_of,
+    single,
+    whole_numbers,
+)
 from astkit.gating.selection import Scored
 from astkit.names import resolve
 
@@ -63,7 +70,10 @@ def score_rows(score: Score, batch: Scored) -> Tensor:
     if isinstance(score, ContextScore):
         return score.score(batch)
     batch.score()
-    return score(batch.outputs, batch.targets, batch.inputs)
+    targets, ignored = batch.targets, ignored_label(batch.criterion) if batch.ignores else IGNORED
+    if ignored != IGNORED and isinstance(targets, Tensor) and whole_numbers(targets):
+        targets = targets.masked_fill(targets == ignored, IGNORED)  # which a function may know
+    return score(batch.outputs, targets, batch.inputs)
 
 
 class RelativeScore(ContextScore):
@@ -138,26 +148,6 @@ class LossAndContrast(RelativeScore):
     def combine(self, features: Tensor, reference: Tensor) -> Tensor:
         half = (features / (reference + 1e-6)).clamp(0, 2) / 2
         return finite_only(half @ half.new_tensor(self.weights), features)
-
-
-class LossContrastConstant(LossAndContrast):
-    """The original's older score: ``0.5 loss/max + 0.3 contrast/max + 0.2``.
-
-    A negative example: the constant raises every score to at least 0.2, and an outlier compresses
-    all others, so a threshold below 0.2 selects all rows. Source: the same file at 32ff988.
-    """
-
-    weights = (0.5, 0.3)
-
-    def reference(self, features: Tensor) -> Tensor:
-        return features.amax(0)
-
-    def running(self, reference: Tensor, count: int, features: Tensor) -> Tensor:
-        return torch.maximum(reference, features[0])
-
-    def combine(self, features: Tensor, reference: Tensor) -> Tensor:
-        share = features / (reference + 1e-6)
-        return finite_only(share @ share.new_tensor(self.weights) + 0.2, features)
 
 
 INSTEAD = "choose score='loss', or a policy that uses losses, such as 'gate'"

@@ -1,4 +1,4 @@
-"""Policies in other libraries' loops: recipes in docs/loops.md.
+"""Policies in other libraries' loops: recipes in docs/recipes.md.
 
 transformers has a trainer of its own, ``astkit.integrations.huggingface.PolicyTrainer``.
 """

@@ -75,7 +75,7 @@ class TrainConfig:
         compile: use torch.compile for the training pass.
         graphs: record steps of each shape as a CUDA graph and replay them; "auto" where a step is
             so short that launching its kernels takes longer than they do, in place of ``compile``.
-            See docs/speed.md.
+            See docs/training.md.
         batch_size: rows per batch; ``None`` keeps the loader's.
         micro_batch: rows per forward pass; ``None`` for the whole batch. Halved after an
             out-of-memory error; without BatchNorm the gradients do not change.

@@ -1,4 +1,4 @@
-"""The examples of docs/loops.md run as they stand, and train as the kit's own loop does."""
+"""The examples of docs/recipes.md run as they stand, and train as the kit's own loop does."""
 
 import copy
 from pathlib import Path
@@ -21,10 +21,10 @@ def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     def run(package: str) -> dict[str, Any]:
         pytest.importorskip(package, reason=f"{package} is not installed")
         monkeypatch.chdir(tmp_path)
-        (page,) = (text for path, text in PAGES.items() if path.name == "loops.md")
-        (source,) = (block for needs, block in blocks(page) if needs == package)
+        pages = {path.name: text for path, text in PAGES.items()}
+        (source,) = (block for needs, block in blocks(pages["recipes.md"]) if needs == package)
         names: dict[str, Any] = {"__name__": "__main__"}
-        exec(compile(blocks(page)[0][1], "setting", "exec"), names)
+        exec(compile(blocks(pages["loops.md"])[0][1], "setting", "exec"), names)
         names |= {name: copy.deepcopy(names["model"]) for name in ("before", "fresh")}
         exec(compile(source, package, "exec"), names)
         return names

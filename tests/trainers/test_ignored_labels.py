@@ -127,7 +127,8 @@ def test_the_mean_is_over_rows_with_a_label(case: str, run: str) -> None:
     assert trainer.ledger.samples.trained == 64  # all have passed
 
 
-GATES = [Gate(0.5, fallback=0), Gate(0.5, "entropy", fallback=0), Gate(0.5, controller="top_k")]
+SCORES = ("loss", "entropy", "gradient_norm")
+GATES = [*(Gate(0.5, score, fallback=0) for score in SCORES), Gate(0.5, controller="top_k")]
 
 
 @pytest.mark.parametrize("kind", [Trainer, SampleBySampleTrainer])

@@ -1,4 +1,4 @@
-"""The rules of docs/policies_in_a_cell.md, each written out literally."""
+"""The rules of docs/recipes.md, each written out literally."""
 
 import ast
 import math
@@ -162,7 +162,7 @@ def test_a_fixed_subset_keeps_the_highest_scores_in_every_epoch() -> None:
 
 @pytest.mark.parametrize("name", IN_A_CELL)
 def test_the_name_of_an_earlier_policy_leads_to_the_page(name: str) -> None:
-    words = rf"^policy '{name}' is not part of astkit: docs/policies_in_a_cell.md has its rule"
+    words = rf"^policy '{name}' is not part of astkit: docs/recipes.md has its rule"
     for given in (name, {"name": name, "rate": 0.5}):
         with pytest.raises(ValueError, match=words):
             as_policy(given)
