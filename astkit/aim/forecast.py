@@ -145,18 +145,15 @@ class Forecast:
         Raises ``ValueError`` where there are no tables.
         """
         if self.tables is None:
-            raise ValueError(
-                "the forecast knows no tables, as one of other data or one that was loaded: call"
-                " astkit.forecast(old, new, label=...) for it again"
-            )
+            told = "the forecast knows no tables, as one of other data or one that was loaded"
+            raise ValueError(f"{told}: call astkit.forecast(old, new, label=...) for it again")
         fit = import_module("astkit.aim.fit")  # scikit-learn is loaded for it only
         return fit.fitted(self.tables, self.decision, self.weights)
 
     def to_json(self) -> dict[str, Any]:
         """Everything but the weights and the tables."""
-        contents = asdict(replace(self, weights=None, tables=None))
-        del contents["tables"]
-        return {**contents, "decision": self.decision.name}
+        kept = replace(self, weights=None, tables=None)
+        return {**asdict(kept), "decision": self.decision.name}
 
     @classmethod
     def from_json(cls, contents: Mapping[str, Any]) -> Self:

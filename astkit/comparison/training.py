@@ -13,14 +13,13 @@ from torch import Tensor, nn
 
 from astkit.comparison.plan import Method, Task, selectable
 from astkit.comparison.units import values_by_unit, values_without
-from astkit.datasets import BatchSource
 from astkit.datasets.batch import Batch
 from astkit.datasets.facts import row_groups
 from astkit.files import read_json, write_atomic, write_json
 from astkit.profiling.energy import EnergyMeter
 from astkit.stamp import stamp
 from astkit.trainers import Budget, Checkpoints, StepResult, Trainer, choose_device
-from astkit.trainers.evaluation import Best, Measured
+from astkit.trainers.evaluation import Best
 from astkit.trainers.progress import Show, follow, show_nothing
 
 POINTS = 12  # validations per run, at equal fractions of the budget
@@ -246,15 +245,7 @@ def _tested(trainer: Trainer, task: Task) -> tuple[dict[str, Any], Tensor | None
     """One pass over the test data, for the entry; values of its rows, groups or parts, if known."""
     first = task.metrics[0] if task.metrics else None
     source = task.source("test")
-    keep = 0 if first is None or first.averaged else KEPT
-    return tested(trainer.measure(source, keep=keep), source, task)
-
-
-def tested(
-    measured: Measured, source: BatchSource, task: Task
-) -> tuple[dict[str, Any], Tensor | None]:
-    """What a pass over the test data has ``measured``, for the entry, and values of its rows."""
-    first = task.metrics[0] if task.metrics else None
+    measured = trainer.measure(source, keep=0 if first is None or first.averaged else KEPT)
     values, units = measured.values(), None
     value, metric, higher = task.value(values)
     groups = row_groups(source)

@@ -109,7 +109,7 @@ class Verdict:
         """Why the outcome is open though the single interval excludes 0, in a few words; or ""."""
         _, low, high, _ = self.difference
         opened = self.outcome == "cannot tell yet" and (low > 0 or high < 0)
-        return self._reason()[0] if opened else ""
+        return self.reason()[0] if opened else ""
 
     def amount(self, interval: Interval) -> str:
         """A difference in words, see `amount`; of a loss in percent of that of dense training."""
@@ -136,7 +136,7 @@ class Verdict:
         if self.given_forecast:
             facts.append("given this forecast")
         said = f"{self.policy}: {self.words}: {', '.join(facts)}"
-        said += self._reason()[1] if self.outcome == "cannot tell yet" else ""
+        said += self.reason()[1] if self.outcome == "cannot tell yet" else ""
         if self.better and self.beats_random is False:
             said += f"; against random samples {self.amount(self.to_random)}"
             said += f", {_seeds(self.to_random.n)}" * (self.to_random.n < self.n)
@@ -153,7 +153,7 @@ class Verdict:
         value = f"{(self.smallest_gain or 0.0) * scale:g}"
         return f"{value} {name}" if scale > 1 else f"{value} in {name}"
 
-    def _reason(self) -> tuple[str, str]:
+    def reason(self) -> tuple[str, str]:
         """Why nothing can be told yet: the rule in a few words, and in a sentence what would help.
 
         The rule counts where the single interval excludes 0.

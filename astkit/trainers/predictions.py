@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack
 from itertools import chain
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -23,7 +23,7 @@ from astkit.datasets.table import Table
 from astkit.datasets.table_parts import read_inputs
 from astkit.gating.losses import part_of, single
 from astkit.gating.selection import evaluating, unchanged
-from astkit.profiling.flops import BatchFlops, count_flops, shape_of
+from astkit.profiling.flops import BatchFlops, Costs, count_flops, shape_of
 from astkit.progress import announce
 from astkit.trainers.batches import length
 
@@ -38,13 +38,11 @@ def predict(trainer: Any, data: Any, probabilities: bool) -> Any:
         raise ValueError("probabilities is True, and the training data are no table of classes")
     source = _in_order(_rows_of(data, table), trainer.device)
     outputs = _outputs(trainer, source)
-    values = single(outputs) if isinstance(outputs, Tensor) else None
-    if label is None or values is None:
+    if label is None or not isinstance(outputs, Tensor):
         return outputs
+    values = single(outputs)
     if label.task == "regression":
         return values.reshape(-1) if values.numel() == len(values) else values
-    if values.numel() == len(values):  # the logit of the second of two classes
-        values = torch.stack([torch.zeros(len(values)), values.reshape(-1)], 1)
     if values.shape != (len(values), len(label.classes)):
         given = f"the model gives {list(values.shape)} for {len(label.classes)} classes"
         raise ValueError(f"{given}: return logits [rows, {len(label.classes)}]")
@@ -59,10 +57,8 @@ def _rows_of(data: Any, table: Any) -> Any:
         raise ValueError(f"{unlike}: pass the file or DataFrame, or Table(source, like=train)")
     if isinstance(data, str | os.PathLike) or hasattr(data, "iloc"):
         if not isinstance(table, Table):
-            raise ValueError(
-                f"data are a {type(data).__name__}, and the training data no Table that says how"
-                " it is read: pass a data set"
-            )
+            unread = f"data are a {type(data).__name__}, and the training data are no Table"
+            raise ValueError(f"{unread} that says how it is read: pass a data set")
         data = read_inputs(data, table)
         for note in data.notes:
             announce(f"predict: {note}")
@@ -73,16 +69,14 @@ def _in_order(data: Any, device: torch.device) -> BatchSource:
     """Batches of all rows of ``data`` in order; ``ValueError`` where they are not."""
     source: Any = as_loader(open_data(data), device, shuffle=False)
     loader = getattr(source, "loader", source)
-    sampler = sampler_of(loader)
+    in_order = isinstance(sampler_of(loader), SequentialSampler | None)
     kind, fault = type(data).__name__, ""
     if length(source) == math.inf or isinstance(loader, Iterator):
         fault = "is a stream, whose length or order is not known"
     elif any(getattr(part, "drop_last", False) for part in parts_of(loader)):
         fault = "has drop_last, so that the last rows would have no predictions"
-    elif getattr(source, "shuffle", False):
-        fault = "shuffles, so that it is not known of which row a prediction is"
-    elif not (sampler is None or source.streamed or isinstance(sampler, SequentialSampler)):
-        fault = f"draws rows by a {type(sampler).__name__}, which may have another order"
+    elif getattr(source, "shuffle", False) or not (in_order or source.streamed):
+        fault = "shuffles, or draws rows by a sampler of its own"
     if fault:
         raise ValueError(f"data are a {kind} that {fault}: {WHOLE}")
     return source
@@ -92,57 +86,36 @@ def _outputs(trainer: Any, source: Any) -> Any:
     """Outputs for all rows on the CPU, of which each process computes its share."""
     model, device, ledger = trainer.model, trainer.device, trainer.ledger
     order = torch.arange(source.num_samples) if isinstance(source, Loader) else None
-    costs = copy.copy(trainer.costs)
-    costs.known = dict(costs.known)  # what is counted here knows no loss
+    costs = Costs(model, trainer.costs.flops)  # counted without a loss, as there may be no targets
 
-    def count(model: nn.Module, batch: Batch) -> BatchFlops:
-        with trainer.optimisation.passes.autocast():
-            return count_flops(model, batch.x, batch.y, _sum)
-
-    made: list[tuple[int, Any]] = []
     random = rng.restored(device, "evaluation")
-    with ledger.clock("evaluation"), random, evaluating(model, device), _kept(model, source):
+    made: list[tuple[int, int, Any]] = []
+    with ledger.clock("evaluation"), random, evaluating(model, device), ExitStack() as leaving:
+        for buffer in model.buffers():
+            leaving.callback(buffer.copy_, buffer.clone())
         distributed.same_buffers(model)
-        for batch in source.batches(0, order):
-            whole = distributed.world() == 1
-            mine = batch if whole else batch.take(distributed.share(batch.rows))
-            outputs: Any = None
-            if mine.rows:
-                cost = costs.known.get((model, costs.trained, shape_of(mine)))
-                if cost is None:
-                    with ledger.paused():
-                        cost = costs.add(model, mine, count)
-                ledger.note(cost, evaluated=mine.rows, passes=trainer.passes(mine.rows))
-                outputs = unchanged(trainer.forward, model, mine)[0]
-                logits = part_of(outputs, "logits")
-                outputs = map_tensors(Tensor.cpu, outputs if logits is None else logits)
-            made.append((mine.rows, outputs))
-    every = [
-        each for of_batch in zip(*distributed.gathered(made), strict=True) for each in of_batch
-    ]
-    some = [each for each in every if each[0]]
-    return _together([outputs for _, outputs in some], [rows for rows, _ in some])
+        for number, batch in enumerate(source.batches(0, order)):
+            mine = batch.take(distributed.share(batch.rows))
+            if not mine.rows:
+                continue
+            cost = costs.known.get((model, costs.trained, shape_of(mine)))
+            if cost is None:
+                with ledger.paused():
+                    cost = costs.add(model, mine, _count)
+            ledger.note(cost, evaluated=mine.rows, passes=trainer.passes(mine.rows))
+            outputs = unchanged(trainer.forward, model, mine)[0]
+            logits = part_of(outputs, "logits")
+            outputs = map_tensors(Tensor.cpu, outputs if logits is None else logits)
+            made.append((number, mine.rows, outputs))
+    made = sorted(chain.from_iterable(distributed.gathered(made)), key=itemgetter(0))
+    return _together([each for _, _, each in made], [rows for _, rows, _ in made])
 
 
-@contextmanager
-def _kept(model: nn.Module, source: Any) -> Iterator[None]:
-    """Restore the generator of a DataLoader, and buffers that processes make the same."""
-    generator = getattr(getattr(source, "loader", None), "generator", None)
-    state = None if generator is None else generator.get_state()
-    before = [each.clone() for each in model.buffers()] if distributed.world() > 1 else []
-    try:
-        yield
-    finally:
-        if generator is not None:
-            generator.set_state(state)
-        for buffer, values in zip(model.buffers(), before, strict=False):
-            buffer.copy_(values)
+def _count(model: nn.Module, batch: Batch) -> BatchFlops:
+    def loss(outputs: Any, _: Any) -> Tensor:
+        return torch.zeros(()) + sum(each.float().sum() for each in tensors(outputs))
 
-
-def _sum(outputs: Any, _: Any) -> Tensor:
-    """Stands for a loss where there may be no targets."""
-    parts = [each.float().sum() for each in tensors(outputs) if each.is_floating_point()]
-    return torch.stack(parts).sum() if parts else torch.zeros(())
+    return count_flops(model, batch.x, batch.y, loss)
 
 
 def _together(parts: list[Any], rows: list[int]) -> Any:
