@@ -9,9 +9,10 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from astkit.gating import LogIntegral, OriginPI, QuantileEMA, TopK
-from tests.gating.streams import follow, gamma2
+from tests.gating.streams import BATCH, follow, gamma2
 
 KINDS: list[Any] = [LogIntegral, OriginPI, QuantileEMA, TopK]
 TRACKING: list[Any] = [LogIntegral, QuantileEMA]  # start at the batch's quantile
@@ -89,6 +90,11 @@ def test_batches_of_zeros_before_the_first_scores_leave_no_trace(kind: Any) -> N
 
 any_rates = st.floats(0, 1)
 any_targets = st.floats(0.001, 1)
+
+
+def exponential(steps: int) -> Tensor:
+    random = torch.Generator().manual_seed(0)
+    return -torch.rand(steps, BATCH, generator=random, dtype=torch.float64).log()
 
 
 @settings(deadline=None, max_examples=40)
