@@ -46,11 +46,12 @@ OWN = {"gate": (3e-4, 64)}
 
 The gate was tried with 3e-4 to 1.2e-2, and with batches of 640, of which it trains on 64 rows.
 """
-HEAD = """# Policies
+HEAD = """# Rules and results
 
-Which policies are there, and what did each gain? A policy chooses the samples that are trained on.
-It is used by its name, as in `Trainer(..., policy="infobatch")`; which one fits your data:
-[Choose a policy](choose.md).
+![gain of aim over dense training at equal FLOPs, by kind of data](static/hero.png)
+
+Which policies are there, and what did each gain? A policy chooses the samples that are trained on;
+which one fits your data, and how to write another: [Policies](choose.md).
 
 """
 GAINS = """

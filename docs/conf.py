@@ -75,6 +75,10 @@ ON_SITE = re.compile(
     r"(?s)(?:<!-- on GitHub -->(?:(?!<!--).)*)?<!-- on the site\n(.*?)\n-->"
 )
 
+# of pages of results, tables of more than 6 rows that are not folded yet
+RESULTS = ("docs/policies", "docs/measured", "docs/tried")
+TABLE = re.compile(r"(?m)(?<!</summary>\n\n)^\|.*(?:\n\|.*){8,}")
+
 # on GitHub a policy's name leads to its file, on the site to its page
 POLICY = re.compile(r"\[(`?\w+`?)\]\(\.\./astkit/(?:aim|gating)/\S+\.py\)")
 
@@ -105,6 +109,8 @@ def _uncommented(app: Any, name: str, source: list[str]) -> None:
         source[0] = _with_alternative_texts(source[0])
         return
     source[0] = POLICY.sub(_policy, ON_SITE.sub(r"\1", source[0]))
+    if name in RESULTS:
+        source[0] = TABLE.sub(_folded, source[0])
 
 
 def _with_alternative_texts(notebook: str) -> str:
@@ -118,6 +124,14 @@ def _with_alternative_texts(notebook: str) -> str:
         if texts := [each["alt"] for each in about if "alt" in each]:
             cell["metadata"]["mystnb"] = {"image": {"alt": "; ".join(texts)}}
     return json.dumps(book)
+
+
+def _folded(table: re.Match[str]) -> str:
+    """A table that a click opens, under the number of its rows and the names of its columns."""
+    head, _, *rows = table[0].splitlines()
+    columns = ", ".join(cell.strip() for cell in head.strip("| ").split("|"))
+    summary = f"{len(rows)} rows: {columns.replace('`', '')}"
+    return f"<details><summary>{summary}</summary>\n\n{table[0]}\n\n</details>"
 
 
 def _policy(link: re.Match[str]) -> str:
