@@ -52,6 +52,7 @@ REGISTRIES: dict[str, dict[str, str]] = {
         "gradient_norm": "astkit.gating.scores:gradient_norm",
         "loss": "astkit.gating.scores:Loss",
         "loss_and_contrast": "astkit.gating.scores:LossAndContrast",
+        "loss_contrast_constant": "astkit.gating.scores:LossContrastConstant",
         "margin": "astkit.gating.scores:margin",
     },
     "controller": {

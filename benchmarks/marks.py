@@ -11,6 +11,7 @@ from astkit.comparison.statistics import mean_interval
 from astkit.files import read_json
 from astkit.trainers.evaluation import wilson_interval
 from benchmarks import calibration, natural, natural_training
+from benchmarks.moment_marks import of_histories, of_moments
 
 Entry = dict[str, Any]
 Line = tuple[str, str, str, bool]
@@ -30,6 +31,8 @@ def marks(content: Entry) -> list[Entry]:
     lines = [
         *of_forecasts(forecasts),
         *of_choices(forecasts),
+        *of_moments(forecasts),
+        *of_histories(),
         *of_networks(forecasts, training),
         *of_losses(training, content),
         of_target_rows(content["aim_on_target"]),
@@ -128,6 +131,8 @@ def of_networks(entries: Sequence[Entry], trained: Sequence[Entry]) -> Iterator[
     gains = {(line["shift"], line["later"]): line for line in trained}
     sure = opposite = 0
     for each in entries:
+        if (each["shift"], each["later"]) not in gains:  # no network was trained on it
+            continue
         for line in each["decisions"]:
             if line["decision"] in NETWORK and (line["low"] > 0 or line["high"] < 0):
                 _, low, high = gains[each["shift"], each["later"]][NETWORK[line["decision"]]]

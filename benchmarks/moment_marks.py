@@ -58,6 +58,8 @@ def of_histories() -> Iterator[Line]:
     """Which decision was taken in made histories."""
     draws = read_json(histories.RESULTS).get("draws", {})
     for kind, least in (("target", 0.8), ("old", 0.8), ("both x4", 0.8)):
+        if kind not in draws:
+            return
         chosen = [each["chosen"] for each in draws[kind]]
         right = sum(name == kind for name in chosen)
         kept = right >= least * len(chosen)

@@ -328,10 +328,10 @@ def target_numbers(rows: Rows, which: Tensor) -> Array:
     """The first `OUTPUTS` targets of the rows ``which`` as numbers, ``[n, outputs]``."""
     targets = rows.targets(which)
     assert targets is not None
-    return numbers(targets)[:, :OUTPUTS]
+    return target_columns(targets)[:, :OUTPUTS]
 
 
-def numbers(targets: Tensor) -> Array:
+def target_columns(targets: Tensor) -> Array:
     """Targets as numbers, ``[n, outputs]``."""
     return targets.reshape(len(targets), -1).double().numpy()
 

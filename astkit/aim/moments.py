@@ -17,7 +17,7 @@ import torch
 
 from astkit import rng
 from astkit.aim.decisions import BOTH, OLD, PLAIN, Decision, gain
-from astkit.aim.differ import numbers
+from astkit.aim.differ import target_columns
 from astkit.aim.proxies import RMSE, Linear, Trees
 from astkit.aim.rows import Matrix, Rows
 from astkit.aim.sides import Sides
@@ -191,7 +191,7 @@ def past_of(
     moments, worth = moments_of(old, new, horizon, groups, most, sides.seed)
     targets = sides.old.targets(torch.arange(len(sides.old)))
     assert targets is not None
-    y = numbers(targets) if sides.labels is None else sides.labels[0].numpy()
+    y = target_columns(targets) if sides.labels is None else sides.labels[0].numpy()
     lines = []
     with Bar(total=len(moments), desc="earlier moments", unit="moment", leave=False) as bar:
         for moment in moments:

@@ -154,12 +154,12 @@ class Aim(Policy):
 
 
 def share_of_passes(run: RunInfo, rounds: int, target: int) -> float:
-    """Share of a run that passes take over all its rows, those asked about, and the target twice.
+    """Share of a run that passes take over all its rows, those asked about, and the target.
 
     By what the training steps so far took; ``target``: rows of it.
     """
     trained = run.draws * (run.epoch + run.round / rounds)
-    rows = run.draws + min(ASKED, len(run.rows)) + 2 * target
+    rows = run.draws + min(ASKED, len(run.rows)) + target
     return FORWARD * rows / trained * run.progress
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from astkit.aim.differ import TREES as OF_KINDS
-from astkit.aim.differ import bin_edges, binned, fit_flops, numbers
+from astkit.aim.differ import bin_edges, binned, fit_flops, target_columns
 from astkit.aim.rows import TABLE, TOKENS, Matrix, mix_bits, stack
 from astkit.aim.sides import OUTPUTS, Sides
 from astkit.datasets.batch import IGNORED
@@ -42,7 +42,7 @@ def proxy_of(sides: Sides) -> Proxy | None:
     if sides.labels is not None:
         y = torch.cat([sides.labels[0][sides.sample], sides.labels[1]]).numpy()
     elif old.numeric(own) and own[0].numel() <= WIDE:
-        y = np.concatenate([numbers(own), numbers(more)])
+        y = np.concatenate([target_columns(own), target_columns(more)])
     else:
         return None
     x = stack([old.features(sides.sample), target.features(sides.everything)])

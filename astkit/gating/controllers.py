@@ -142,6 +142,19 @@ def least_positive(scores: Tensor) -> float:
     return float(positive.amin()) if len(positive) else math.inf
 
 
+def density(values: Tensor, at: float) -> float:
+    """Density estimate at ``at`` from at least two samples ``values [n]``, per unit.
+
+    ``k / (2 r n)`` with ``r`` the distance to the ``(k + 1)``-th nearest value and ``k = ceil(n **
+    0.8 / 3)``; infinite if ``r`` is 0. Source: Loftsgaarden and Quesenberry, "A Nonparametric
+    Estimate of a Multivariate Density Function", 1965.
+    """
+    n = len(values)
+    nearest = math.ceil(n**0.8 / 3)
+    radius = float((values.double() - at).abs().kthvalue(nearest + 1).values)
+    return nearest / (2 * radius * n) if radius else math.inf
+
+
 class LogIntegral(ScaleFree):
     """Integral control of the log-threshold (default): ``log t += gain * (rate - target)``.
 
@@ -152,19 +165,42 @@ class LogIntegral(ScaleFree):
     Source: multiplicative Robbins-Monro (1951) quantile tracking; P control in arXiv 2307.16895.
 
     Args:
-        gain: step size, > 0.
+        gain: step size, > 0, or "auto": ``0.25 / f``, within 0.01 to 5, with ``f`` measured at each
+            batch's own quantile and averaged over batches (geometrically, 0.1 for the newest).
     """
 
     gains = ("gain",)
-    limits: ClassVar[dict[str, str]] = {"gain": ABOVE_0}
+    state = ("value", "auto", "density")
+    damping = 0.25  # gain * f for "auto": standard deviation times sqrt(1 + 0.25 / 1.75) = 1.07
     law = "log t += gain * (rate - target)"
     good_for = "default: any scores, any scale, no tuning"
 
-    def __init__(self, rate: float, gain: float = 0.5) -> None:
+    def __init__(self, rate: float, gain: float | str = 0.5) -> None:
         super().__init__(rate)
+        self.density: float | None = None
         self.gain = gain
 
+    @property
+    def gain(self) -> float:
+        """Current step size, > 0."""
+        if self.auto and self.density is not None:
+            return min(max(self.damping / self.density, 0.01), 5.0)
+        return self._gain
+
+    @gain.setter
+    def gain(self, gain: float | str) -> None:
+        if isinstance(gain, str) and gain != "auto":
+            raise ValueError(f'gain is {gain!r}: give {ABOVE_0}, or "auto"')
+        # "auto" starts at 0.5
+        self._gain = 0.5 if gain == "auto" else check_number("gain", gain, ABOVE_0)
+        self.auto = gain == "auto"
+
     def moved(self, value: float, measured_rate: float, scores: Tensor) -> float:
+        if self.auto and len(scores) > 1:
+            latest = density(scores.double().log(), math.log(self.wanted(scores.double())))
+            if 0 < latest < math.inf:
+                before = latest if self.density is None else self.density
+                self.density = before * (latest / before) ** 0.1
         step = self.gain * (measured_rate - self.rate)
         least, lowest = least_positive(scores), value <= self.smallest
         # a batch of zeros has no scale; below all positive scores a step would only cause windup

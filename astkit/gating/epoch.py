@@ -78,6 +78,14 @@ class RunInfo:
         return min(self.samples, old_rows(self.data, self.samples))
 
     @property
+    def target(self) -> Any:
+        """An earlier name of ``validation``; raises ``AttributeError``."""
+        raise AttributeError(
+            "RunInfo.target was the validation data: read run.validation, and rows of a target that"
+            " may be trained on from run.data, the last ones after the first run.draws"
+        )
+
+    @property
     def joined(self) -> bool:
         """Whether the data hold rows of a target that may be trained on, see `joined`."""
         return self.draws < self.samples

@@ -150,6 +150,26 @@ class LossAndContrast(RelativeScore):
         return finite_only(half @ half.new_tensor(self.weights), features)
 
 
+class LossContrastConstant(LossAndContrast):
+    """The original's older score: ``0.5 loss/max + 0.3 contrast/max + 0.2``.
+
+    A negative example: the constant raises every score to at least 0.2, and an outlier compresses
+    all others, so a threshold below 0.2 selects all rows. Source: the same file at 32ff988.
+    """
+
+    weights = (0.5, 0.3)
+
+    def reference(self, features: Tensor) -> Tensor:
+        return features.amax(0)
+
+    def running(self, reference: Tensor, count: int, features: Tensor) -> Tensor:
+        return torch.maximum(reference, features[0])
+
+    def combine(self, features: Tensor, reference: Tensor) -> Tensor:
+        share = features / (reference + 1e-6)
+        return finite_only(share @ share.new_tensor(self.weights) + 0.2, features)
+
+
 INSTEAD = "choose score='loss', or a policy that uses losses, such as 'gate'"
 
 

@@ -10,6 +10,7 @@ from astkit.profiling.flops import count_flops as count_flops
 from astkit.profiling.ledger import Flops as Flops
 from astkit.profiling.ledger import Ledger as Ledger
 from astkit.profiling.ledger import SampleCounts as SampleCounts
+from astkit.profiling.memory import peak_memory as peak_memory
 from astkit.profiling.memory import peak_tensor_bytes as peak_tensor_bytes
 from astkit.profiling.timing import Timings as Timings
 from astkit.profiling.timing import bootstrap_interval as bootstrap_interval

@@ -1,7 +1,7 @@
 """Checkpoints: the state of a run in two files, written atomically, checked when they are read.
 
-A checkpoint is ``<name>.safetensors`` (all tensors) and ``<name>.json`` (everything else, and the
-SHA-256 of both), written in this order. No pickle is involved.
+A checkpoint is ``<name>.safetensors`` (all tensors; ``.gz`` if compressed) and ``<name>.json``
+(everything else, and the SHA-256 of both), written in this order. No pickle is involved.
 On deterministic devices a resumed run ends with bitwise the same weights, thresholds, metrics and
 counts as an uninterrupted one.
 """
@@ -9,6 +9,7 @@ counts as an uninterrupted one.
 from __future__ import annotations
 
 import copy
+import gzip
 import hashlib
 import json
 import math
@@ -63,6 +64,7 @@ class Checkpoints:
         every: interval in training batches; ``None`` for epochs only.
         pause: minimum interval in seconds; does not apply when a run ends or is stopped.
         keep: number of newest checkpoints to keep; use 2 or more to recover from a damaged file.
+        compress: gzip the tensors; usually slower unless the disk is slow.
 
     Raises ``ValueError`` for numbers out of range.
     """
@@ -73,8 +75,9 @@ class Checkpoints:
         every: int | None = None,
         pause: float = 0.0,
         keep: int = 2,
+        compress: bool = False,
     ) -> None:
-        self.folder = Path(folder).expanduser()
+        self.folder, self.compress = Path(folder).expanduser(), compress
         self.every = None if every is None else check_count("every", every)
         self.pause = check_number("pause", pause, FROM_0)
         self.keep = check_count("keep", keep)
@@ -138,12 +141,13 @@ class Checkpoints:
         """
         if distributed.rank() == 0:
             state = {"run": self.description, **state}
-            write(self.folder / f"{self._number:06}_step{place[0]:08}", state)
+            write(self.folder / f"{self._number:06}_step{place[0]:08}", state, self.compress)
             self._number += 1
             self._last = time.monotonic()
             for path in list_checkpoints(self.folder)[self.keep :]:
                 path.unlink(missing_ok=True)
-                path.with_suffix(".safetensors").unlink(missing_ok=True)
+                for tensors in self.folder.glob(f"{path.stem}.safetensors*"):
+                    tensors.unlink(missing_ok=True)
         self.place = place
 
     def _held(self) -> AbstractContextManager[object]:
@@ -188,7 +192,7 @@ def newest(folder: str | os.PathLike[str]) -> Found:
     )
 
 
-def write(stem: Path, state: Mapping[str, Any]) -> Path:
+def write(stem: Path, state: Mapping[str, Any], compress: bool = False) -> Path:
     """Write ``state`` as two files; returns the path of the JSON file.
 
     ``state``: nested mappings, lists and tuples of tensors, strings, numbers, booleans and None;
@@ -199,6 +203,8 @@ def write(stem: Path, state: Mapping[str, Any]) -> Path:
     tree = packed.pack(state, "")
     content = save(packed.tensors)
     name = f"{stem.name}.safetensors"
+    if compress:
+        content, name = gzip.compress(content, compresslevel=1, mtime=0), f"{name}.gz"
     write_atomic(stem.with_name(name), content)
     head = {"file": name, "state": tree}
     text = json.dumps({**head, "sha256": _digest(content, head)}, allow_nan=False)
@@ -221,6 +227,8 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
         content = path.with_name(name).read_bytes()
         if head.pop("sha256") != _digest(content, head):
             raise DamagedError(f"{path.name} and {name} do not have the SHA-256 that was stored")
+        if name.endswith(".gz"):
+            content = gzip.decompress(content)
         return _unpack(head["state"], load(content))
     except (OSError, DamagedError):
         raise

@@ -19,6 +19,7 @@ from astkit import distributed
 from astkit.checks import (
     ABOVE_0,
     FROM_0,
+    RATE,
     SHARE,
     Limit,
     check_count,
@@ -83,6 +84,7 @@ class TrainConfig:
         threads: CPU threads of torch, at most the CPUs available to the process; ``None`` keeps
             torch's number.
         keep_memory: let glibc keep the memory of freed tensors (Linux); see `astkit.system`.
+        validation_fraction: fraction of the validation rows evaluated after each epoch, in (0, 1].
         report_every: batches between two reports to the observers. Until then the values of a batch
             stay on the device, so that nothing waits for it.
         seed: random seed of dropout; data order, augmentation and gate have their own.
@@ -104,6 +106,7 @@ class TrainConfig:
     accumulation_steps: int = 1
     threads: int | None = None
     keep_memory: bool = False
+    validation_fraction: float = 1.0
     report_every: int = 50
     seed: int = 0
 
@@ -379,6 +382,7 @@ _LIMITS: dict[str, Limit] = {
     "accumulation_steps": 1,
     "threads": 1,
     "keep_memory": _SWITCH,
+    "validation_fraction": RATE,
     "report_every": 1,
     "seed": 0,
 }

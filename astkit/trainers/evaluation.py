@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data.distributed import DistributedSampler
 
-from astkit import distributed
+from astkit import distributed, rng
 from astkit.checks import check_count, check_types
 from astkit.datasets import BatchSource, as_loader
 from astkit.datasets.batch import IGNORED, Batch, count_rows, map_tensors, tensors
@@ -333,7 +333,7 @@ class Validator:
             not, and no weights are kept.
 
     Attributes:
-        source: the batches.
+        source: the batches; ``rows``: those evaluated, int64 ``[n]``, ``None`` for all.
         best: the best epoch so far, if ``stop_after`` is given; ``epochs_since``: epochs after it.
 
     Raises ``ValueError`` for ``stop_after`` without validation after each epoch.
@@ -354,6 +354,7 @@ class Validator:
             (check_held_out if distributed.world() == 1 else check_unshuffled)(data)
             size = config.batch_size if is_dataset(data) else None  # a loader has its own
             self.source = as_loader(open_data(data), device, size, shuffle=False)
+        self.rows = sampled_rows(self.source, config.validation_fraction)
         self.metrics = as_metrics(metrics)
         self.each_epoch = each_epoch
         self.stop_after = None if stop_after is None else check_count("stop_after", stop_after)
@@ -387,6 +388,19 @@ class Validator:
         """Restore ``state``."""
         self.best.load_state_dict(state["best"])
         self.epochs_since = state["epochs_since"]
+
+
+def sampled_rows(validation: BatchSource | None, fraction: float) -> Tensor | None:
+    """A fixed random sample of the rows of ``validation``, int64 ``[n]``, sorted; ``None`` for all.
+
+    Raises ``ValueError`` for a source that cannot load selected rows.
+    """
+    if validation is None or fraction == 1:
+        return None
+    validation.batches(0, torch.zeros(1, dtype=torch.int64))  # raises if rows cannot be selected
+    rows = validation.num_samples or 0
+    count = max(1, round(fraction * rows))
+    return rng.permutation(rows, "fast validation")[:count].sort().values
 
 
 def check_undivided(source: BatchSource) -> None:

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -264,6 +264,10 @@ class Trainer:
         if interrupted():
             raise KeyboardInterrupt
         return self.history
+
+    def fit(self, *args: Any, **options: Any) -> NoReturn:
+        """Raises ``TypeError``: a trainer is trained by `run`."""
+        raise TypeError("fit: a Trainer is given data and budget when it is built: call run()")
 
     def steps(self) -> Generator[StepRecord]:
         """Yield a record after every training batch and every epoch.
@@ -636,7 +640,7 @@ class Trainer:
         return record
 
     def validate(self) -> dict[str, Any]:
-        """Metrics of the validation data, prefixed with ``val_``."""
+        """Metrics of the validation data, or a sample of them, prefixed with ``val_``."""
         if self.validation is None or not self.validator.each_epoch:
             return {}
         values = self.measure_validation().values()
@@ -644,9 +648,9 @@ class Trainer:
         return {f"val_{name}": value for name, value in values.items() if value is not None}
 
     def measure_validation(self) -> Measured:
-        """Values of the validation rows."""
+        """Values of the validation rows, or the sample of them that is evaluated."""
         assert self.validation is not None
-        return self.measure(self.validation)
+        return self.measure(self.validation, self.validator.rows)
 
     def evaluate(self, data: Any) -> dict[str, Any]:
         """Metrics of one pass over ``data``, such as the test split; not counted as training.
@@ -678,8 +682,8 @@ class Trainer:
         """
         return predict(self, data, probabilities)
 
-    def measure(self, source: BatchSource, keep: int = 0) -> Measured:
-        """Values of each row of ``source``, in one pass.
+    def measure(self, source: BatchSource, rows: Tensor | None = None, keep: int = 0) -> Measured:
+        """Values of each row of ``source``, or of its ``rows`` (int64 ``[n]``), in one pass.
 
         ``keep``: bytes of outputs and targets to keep at most. Random numbers are the same in every
         pass of any run. Raises ``ValueError`` if there is no batch, or another one in each process.
@@ -688,7 +692,7 @@ class Trainer:
         random = rng.restored(self.device, "evaluation")
         with self.ledger.clock("evaluation"), random, evaluating(self.model, self.device):
             distributed.same_buffers(self.model)
-            batches = source.batches(0)
+            batches = source.batches(0, rows)
             first = next(batches, None)
             if first is None:
                 raise ValueError(

@@ -9,12 +9,17 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from astkit.gating import LogIntegral, OriginPI, QuantileEMA, TopK
-from tests.gating.streams import follow, gamma2
+from tests.gating.streams import BATCH, follow, gamma2
 
 KINDS: list[Any] = [LogIntegral, OriginPI, QuantileEMA, TopK]
 TRACKING: list[Any] = [LogIntegral, QuantileEMA]  # start at the batch's quantile
+
+
+def automatic(target: float) -> LogIntegral:
+    return LogIntegral(target, gain="auto")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -45,7 +50,7 @@ def test_top_k_is_the_score_of_the_last_wanted_row(scores: list[int], data: st.D
     assert threshold == (sorted(scores, reverse=True)[quota - 1] if quota else math.inf)
 
 
-@pytest.mark.parametrize("kind", TRACKING)
+@pytest.mark.parametrize("kind", [*TRACKING, automatic])
 @pytest.mark.parametrize("least", [-1e-6, -0.5, -30.0])
 def test_a_negative_score_is_refused_in_the_first_batch_and_later(kind: Any, least: float) -> None:
     stream = gamma2(0, 20)
@@ -60,7 +65,7 @@ def test_a_negative_score_is_refused_in_the_first_batch_and_later(kind: Any, lea
             follow(controller, [low])
 
 
-@pytest.mark.parametrize("kind", TRACKING)
+@pytest.mark.parametrize("kind", [*TRACKING, automatic])
 def test_scores_of_exactly_zero_do_not_wind_up(kind: Any) -> None:
     # 70 % of the losses are zero, so half of the rows cannot be had; then losses return
     controller = kind(0.5)
@@ -69,7 +74,7 @@ def test_scores_of_exactly_zero_do_not_wind_up(kind: Any) -> None:
     assert rates[-1] == pytest.approx(0.5, abs=0.05)
 
 
-@pytest.mark.parametrize("kind", TRACKING)
+@pytest.mark.parametrize("kind", [*TRACKING, automatic])
 def test_batches_of_zeros_before_the_first_scores_leave_no_trace(kind: Any) -> None:
     late, prompt = kind(0.2), kind(0.2)
     for _ in range(50):
@@ -85,6 +90,11 @@ def test_batches_of_zeros_before_the_first_scores_leave_no_trace(kind: Any) -> N
 
 any_rates = st.floats(0, 1)
 any_targets = st.floats(0.001, 1)
+
+
+def exponential(steps: int) -> Tensor:
+    random = torch.Generator().manual_seed(0)
+    return -torch.rand(steps, BATCH, generator=random, dtype=torch.float64).log()
 
 
 @settings(deadline=None, max_examples=40)
@@ -124,6 +134,49 @@ def test_scores_of_any_scale_and_kind_can_steer() -> None:
         kept = stream * 16 if dtype == torch.int64 else stream
         found = follow(LogIntegral(0.25), kept.to(dtype))
         assert np.mean(found) == pytest.approx(0.25, abs=0.03)
+
+
+@pytest.mark.parametrize(("target", "scale"), [(0.05, 1.0), (0.4, 1e-6)])
+def test_the_automatic_gain_is_a_quarter_over_the_density(target: float, scale: float) -> None:
+    # exponential scores: the density of log-scores at the threshold is p ln(1 / p)
+    expected = 0.25 / (target * math.log(1 / target))
+    controller = automatic(target)
+    found = []
+    for scores in exponential(400):
+        follow(controller, [scores * scale])
+        found.append(controller.gain)
+    assert np.mean(found[50:]) == pytest.approx(expected, rel=0.2)
+    assert np.std(found[50:]) < 0.15 * expected
+
+
+def test_the_automatic_gain_stays_within_its_bounds_and_ignores_batches_without_density() -> None:
+    controller = automatic(0.3)
+    follow(controller, [torch.ones(16), torch.zeros(16), torch.ones(1)])
+    assert controller.density is None
+    assert controller.gain == 0.5
+    follow(controller, 1 + 1e-6 * gamma2(0, 5))
+    assert controller.gain == 0.01
+    controller = automatic(0.001)
+    follow(controller, (20 * gamma2(0, 5)).exp())
+    assert controller.gain == 5.0
+
+
+def test_the_automatic_gain_can_be_replaced_by_hand_and_given_back() -> None:
+    stream = gamma2(0, 30)
+    controller = automatic(0.3)
+    follow(controller, stream)
+    measured = controller.gain
+    assert measured != 0.5
+    for refused in ("car", 0.0, math.nan):
+        with pytest.raises(ValueError, match=f"gain is {refused!r}: give "):
+            controller.gain = refused
+        assert (controller.gain, controller.auto) == (measured, True)
+    controller.gain = 0.125
+    assert (controller.gain, controller.auto) == (0.125, False)
+    follow(controller, stream)
+    assert controller.gain == 0.125
+    controller.gain = "auto"
+    assert controller.gain == measured
 
 
 @pytest.mark.parametrize(("scale", "target"), [(4.0, 0.05), (0.25, 0.50)])

@@ -169,6 +169,10 @@ ERRORS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: RandomSubset(0.5).load_state_dict({}),
         r"the state has no begun: pass what the state_dict\(\) of a RandomSubset returned",
     ),
+    "an earlier name": (
+        lambda: RunInfo(4, torch.arange(4), 0, 0, 0.0).target,
+        "RunInfo.target was the validation data: read run.validation",
+    ),
     "nothing to steer": (lambda: RandomSubset(0.5).steer("rate", 1), "RandomSubset has no setting"),
 }
 

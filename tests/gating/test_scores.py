@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from astkit.gating import ContextScore, Gate, LossAndContrast, Scored
-from astkit.gating.scores import confidence, entropy, gradient_norm, margin
+from astkit.gating.scores import LossContrastConstant, confidence, entropy, gradient_norm, margin
 from astkit.names import resolve
 from astkit.trainers.fingerprint import plain
 from tests.build import refused
 from tests.gating.streams import slow_loss
 
+RELATIVE = [LossAndContrast, LossContrastConstant]
 Parts = tuple[Tensor, Tensor, Tensor]
 seeds = st.integers(0, 2**32 - 1)
 
@@ -42,6 +43,14 @@ def slow_origin(*batch: Tensor) -> list[float]:
         return min(max(value / (mean + 1e-6), 0.0), 2.0) / 2
 
     return [0.7 * half(loss, means[0]) + 0.3 * half(std, means[1]) for loss, std in features]
+
+
+def slow_older(*batch: Tensor) -> list[float]:
+    features = slow_features(*batch)
+    most = [max(column) for column in zip(*features, strict=True)]
+    return [
+        0.5 * loss / (most[0] + 1e-6) + 0.3 * std / (most[1] + 1e-6) + 0.2 for loss, std in features
+    ]
 
 
 def make_batch(
@@ -73,24 +82,26 @@ def test_the_origins_rules_equal_a_loop_over_rows(seed, rows, channels, size, sc
     mean = sum(loss for loss, _ in slow_features(*batch)) / rows
     assume(dtype == torch.float64 or mean > 0.01)
     rounding = torch.finfo(dtype).eps * float(batch[0].abs().max()) / (mean + 1e-6)
-    scores = LossAndContrast()(*batch)
-    assert (scores.shape, scores.dtype) == ((rows,), dtype)
-    tolerance = rounding + (1e-5 if dtype == torch.float32 else 1e-7)
-    assert scores.tolist() == pytest.approx(slow_origin(*batch), abs=tolerance)
-    assert bool(((scores >= 0) & (scores <= 1)).all())
+    for score, slow in ((LossAndContrast(), slow_origin), (LossContrastConstant(), slow_older)):
+        scores = score(*batch)
+        assert (scores.shape, scores.dtype) == ((rows,), dtype)
+        tolerance = rounding + (1e-5 if dtype == torch.float32 else 1e-7)
+        assert scores.tolist() == pytest.approx(slow(*batch), abs=tolerance)
+    assert bool(((LossAndContrast()(*batch) >= 0) & (LossAndContrast()(*batch) <= 1)).all())
 
 
+@pytest.mark.parametrize("kind", RELATIVE)
 @settings(deadline=None, max_examples=10)
 @given(seed=seeds, rows=st.integers(1, 15))
-def test_features_are_each_rows_own_and_references_can_run(seed, rows):
-    score, batch = LossAndContrast(), make_batch(seed, rows)
+def test_features_are_each_rows_own_and_references_can_run(kind, seed, rows):
+    score, batch = kind(), make_batch(seed, rows)
     features = score.features(Scored(*batch))
     flat = [value for pair in slow_features(*batch) for value in pair]
     assert features.flatten().tolist() == pytest.approx(flat, abs=1e-12)
     last = score.features(Scored(*(part[-1:] for part in batch)))
     torch.testing.assert_close(last, features[-1:])
     # a running reference is that of a batch of the rows so far
-    running = torch.full((2,), 1e9, dtype=torch.float64)
+    running = torch.full((2,), 1e9 if kind is LossAndContrast else 0.0, dtype=torch.float64)
     for count in range(rows):
         running = score.running(running, count, features[count : count + 1])
         torch.testing.assert_close(running, score.reference(features[: count + 1]))
@@ -205,11 +216,10 @@ def test_what_has_no_score_is_refused() -> None:
     for inputs in (labels[:, None], torch.zeros(4), rows[:, :1], (rows, rows)):
         sentence = r"contrast needs the inputs in one.*score='loss'"
         refused((partial(LossAndContrast(), rows, labels, inputs), sentence))
-    likelihood = Gate(
-        score="loss_and_contrast", criterion=lambda outputs, targets: outputs[:, 0] - 9
-    )
-    call = partial(likelihood, torch.nn.Identity(), torch.rand(4, 5), labels)
-    refused((call, "a loss is negative, but this score divides losses"))
+    for score in ("loss_and_contrast", "loss_contrast_constant"):
+        likelihood = Gate(score=score, criterion=lambda outputs, targets: outputs[:, 0] - 9)
+        call = partial(likelihood, torch.nn.Identity(), torch.rand(4, 5), labels)
+        refused((call, "a loss is negative, but this score divides losses"))
     for text in ("", "lose", "loss ", "loss + contrast", "0.7*loss", "loss, loss"):
         sentence = f"^unknown score {re.escape(repr(text))}: choose one of"
         refused((partial(Gate, score=text), sentence))

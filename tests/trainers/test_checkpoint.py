@@ -290,9 +290,9 @@ states = st.recursive(
 
 
 @settings(deadline=None, max_examples=25)
-@given(st.dictionaries(st.text(max_size=6), states, max_size=4))
-def test_a_state_comes_back_as_it_was(tmp_path_factory, state):
-    path = checkpoint.write(tmp_path_factory.mktemp("state") / "some", state)
+@given(st.dictionaries(st.text(max_size=6), states, max_size=4), st.booleans())
+def test_a_state_comes_back_as_it_was(tmp_path_factory, state, compress):
+    path = checkpoint.write(tmp_path_factory.mktemp("state") / "some", state, compress)
     assert same(checkpoint.read(path), state)
 
 

@@ -69,7 +69,7 @@ def test_settings_reach_the_gate_and_the_run():
     config = {
         "target_activation_rate": 0.25,
         "controller": "origin_pi",
-        "score": "loss",
+        "score": "loss_contrast_constant",
         "fallback": 3,
         "min_active": 2,
         "seed": 7,
@@ -80,7 +80,7 @@ def test_settings_reach_the_gate_and_the_run():
     gate = trainer.gate
     assert (gate.rate, gate.fallback, gate.min_active, gate.seed) == (0.25, 3, 2, 7)
     assert type(gate.controller).__name__ == "OriginPI"
-    assert type(gate.significance).__name__ == "Loss"
+    assert type(gate.significance).__name__ == "LossContrastConstant"
     trainer.train(epochs=1)
     assert trainer.trainer.optimizer.param_groups[0]["weight_decay"] == 0.5
     assert config["target_activation_rate"] == 0.25  # the caller's settings are his own

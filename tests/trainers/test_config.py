@@ -32,6 +32,7 @@ CONFIG: dict[str, tuple[tuple[Any, ...], str]] = {
     "compile": (("auto", None, torch.zeros(2)), "give one of True, False"),
     "batch_size": ((0, "auto", 32.0), "give a whole number of 1 or more"),
     "accumulation_steps": ((0, True, None, 1.5), "give a whole number of 1 or more"),
+    "validation_fraction": ((0, 1.1, math.nan, "1"), "give a share above 0 and at most 1"),
 }
 
 

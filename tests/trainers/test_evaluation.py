@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, TensorDataset
 
 from astkit import distributed
-from astkit.datasets import Batch
+from astkit.datasets import Batch, Loader, as_loader
 from astkit.gating import cross_entropy_rows
-from astkit.trainers import Metric, Trainer
-from astkit.trainers.evaluation import wilson_interval
+from astkit.trainers import Metric, TrainConfig, Trainer
+from astkit.trainers.evaluation import sampled_rows, wilson_interval
 from tests.build import refused
 from tests.gating.syncs import Syncs
 from tests.trainers.states import Given
@@ -182,6 +182,35 @@ def test_a_distributed_sampler_is_refused_in_several_processes(monkeypatch, insi
     assert work.evaluate(loader)["samples"] == 4
     monkeypatch.setattr(distributed, "world", lambda: 2)
     refused((partial(work.evaluate, loader), "the validation data have a DistributedSampler"))
+
+
+def test_a_fixed_share_of_the_rows_is_drawn_once_each(digits: Any) -> None:
+    loader = Loader(digits.subset(range(500)), 32)
+    for fraction in (0.001, 0.25, 0.9):
+        index = sampled_rows(loader, fraction)
+        assert torch.equal(index, sampled_rows(loader, fraction))
+        assert len(index.unique()) == len(index) == max(1, round(fraction * 500))
+        assert 0 <= int(index.min()) <= int(index.max()) < 500
+    assert abs(sampled_rows(loader, 0.5).float().mean() - 250) < 25  # from all of them alike
+    assert sampled_rows(loader, 1.0) is None
+    ordinary = as_loader(DataLoader(TensorDataset(torch.zeros(10, 3), torch.zeros(10)), 2))
+    refused((partial(sampled_rows, ordinary, 0.5), "an ordinary loader loads every row"))
+
+
+def test_a_trainer_evaluates_those_rows_after_each_epoch(cnn: Any, digits: Any) -> None:
+    data = digits.subset(range(500))
+    trainer = Trainer(
+        cnn(dtype=torch.float32),
+        Loader(data, 64),
+        Loader(data, 32, shuffle=False),
+        epochs=2,
+        config=TrainConfig(validation_fraction=0.25),
+    )
+    epochs = trainer.run().epochs
+    rows = sampled_rows(Loader(data, 32), 0.25)
+    assert trainer.ledger.samples.evaluated == 2 * len(rows)
+    part = trainer.evaluate(Loader(data.subset(rows), 32, shuffle=False))
+    assert epochs[-1]["val_accuracy"] == part["accuracy"]
 
 
 @settings(deadline=None, max_examples=25)

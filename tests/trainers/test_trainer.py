@@ -287,13 +287,15 @@ def test_visits_hold_what_the_model_said_before_the_step() -> None:
         assert float(trained.losses.min()) >= float(scored.losses.max())
 
 
-def test_shorthands() -> None:
+def test_shorthands_and_the_names_of_other_libraries() -> None:
     short = Trainer(network(), TRAIN, epochs=1, lr=0.25, batch_size=8, device="cpu")
     assert (short.config.lr, short.budget) == (0.25, Budget(epochs=1))
     assert re.fullmatch(
         r"Trainer\(Sequential with 1,210 parameters on cpu, Policy, step 0, 0% of the budget\)",
         repr(short),
     )
+    with pytest.raises(TypeError, match=r"fit: a Trainer is given .* when it is built: call run"):
+        short.fit(TRAIN, epochs=3)
 
 
 def by_length(inputs: Tensor) -> float:
