@@ -138,3 +138,43 @@ def _regrets(entries: Sequence[Entry]) -> str:
 def _stamp(content: Entry) -> str:
     later = "".join(f", resumed at {commit[:8]}" for commit in content["resumed_at"])
     return f"\nMeasured with {describe(content['stamp'])}{later}.\n"
+
+
+NEAR = 2.0
+"""Percent of the RMSE, or points of accuracy, up to which an answer is near the best."""
+
+
+def finding() -> str:
+    """How far training on both is from the best decision, and what was chosen where it is far."""
+    entries = read_json(natural.RESULTS)["entries"]
+    cases = dict.fromkeys((each["shift"], each["later"]) for each in entries)
+    rows = []
+    for shift, later in cases:
+        mine = [each for each in entries if (each["shift"], each["later"]) == (shift, later)]
+        names = set.intersection(*({*each["measured"]} for each in mine))
+        means = {name: float(np.mean([measured(each, name) for each in mine])) for name in names}
+        best = max(means, key=lambda name: means[name])
+        counts = Counter(each["chosen"] for each in mine)
+        chosen = float(np.mean([measured(each, each["chosen"]) for each in mine]))
+        rows.append(
+            {
+                "shift": shift,
+                "test rows": WHEN[later],
+                "both": f"{means['both']:+.1f}",
+                "best afterwards": f"{best} {means[best]:+.1f}",
+                "chosen before (splits)": ", ".join(f"{name} ({n})" for name, n in counts.items()),
+                "it": f"{chosen:+.1f}",
+                "behind": means[best] - means["both"],
+            }
+        )
+    far = sorted((row for row in rows if row["behind"] > NEAR), key=lambda row: -row["behind"])
+    shifts = len({shift for shift, _ in cases})
+    said = (
+        f"On {shifts} shifts of real tables, for rows of the same period or later ones, training on"
+        f" both rows was within {NEAR:.0f} % (or points) of the best decision known afterwards in"
+        f" {len(rows) - len(far)} of {len(rows)} cases. In the others the best one, and what the"
+        " forecast chose before (gain over the old rows of boosted trees, mean of"
+        f" {natural.SPLITS} splits):"
+    )
+    shown = [{**row, "behind": f"{row['behind']:.1f}"} for row in far]
+    return f"{said}\n\n{_table(shown)}"

@@ -28,7 +28,7 @@ from astkit.runs import export, notebook
 from astkit.stamp import describe
 from astkit.trainers.evaluation import wilson_interval
 from benchmarks import distributed as bytes_added
-from benchmarks import figures, natural, optimal_rate, origin, tasks
+from benchmarks import figures, natural, natural_tables, optimal_rate, origin, tasks
 from benchmarks import suspects as wrong_labels
 from benchmarks.bench import HERE, RESULTS, ROOT, markdown
 from benchmarks.board import board_costs
@@ -462,6 +462,7 @@ def record() -> str:
 
 FILES: dict[str, tuple[Callable[[], str], ...]] = {
     "README.md": (on_bikes, record, notebooks),
+    "docs/which_data.md": (natural_tables.finding,),
     "docs/compare.md": (example, suspects),
     "docs/training.md": (gpu_gains, joules),
     "docs/notebooks.md": (exports,),
