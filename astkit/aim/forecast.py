@@ -161,7 +161,7 @@ class Forecast:
         return cls(**{**contents, "decision": DECISIONS[contents["decision"]]})
 
     def __repr__(self) -> str:
-        table = [self.table.to_string(index=False, line_width=80)] if self.lines else []
+        table = [self.table.to_string(index=False, line_width=80, na_rep="")] if self.lines else []
         return "\n".join([self.sentence, *(f"- {note}" for note in self.notes), *table])
 
 

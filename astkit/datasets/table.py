@@ -95,6 +95,8 @@ class Table(Dataset[tuple[Tensor, Tensor]]):
     ) -> None:
         if (label is None) == (like is None):
             raise ValueError("label and like: give the name of a column, or a Table to be read as")
+        if like is not None and not isinstance(like, Table):
+            raise ValueError(f"like is a {type(like).__name__}: give a Table to be read as")
         if like is not None and dtypes:
             raise ValueError(f"dtypes is {dtypes!r} beside like, whose readings hold: leave it out")
         label, drop = label if label is None else str(label), list(map(str, drop))

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
-from itertools import compress
+from string import ascii_letters
 from typing import Any
 
 import numpy as np
@@ -49,6 +49,8 @@ EMPTY: Mapping[str, Any] = {
 TYPED = {"f": "number", "M": "date"}
 """Kinds of columns by those of numpy."""
 EIGHT = "%Y%m%d"
+FORMS = 200
+"""Forms of words of which the first is in the sample of a column, at most."""
 END = "dates from 2262 on are read as no end, a missing date"
 OTHERWISE = (
     "the table before was read in another way, by a guess that these cells disprove, and may be"
@@ -56,6 +58,7 @@ OTHERWISE = (
 )
 
 _PLAIN = re.compile(r"[-+]?[\d.]+")
+_FORM = str.maketrans(dict.fromkeys("123456789", "0") | dict.fromkeys(ascii_letters, "a"))
 _DIGITS, _LETTERS = re.compile(r"\d+([.,' ]\d+)*"), re.compile(r"[^\W\d_]+")
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
@@ -245,6 +248,7 @@ class Scan:
         self._several: list[Column] = []  # readings as numbers, with either decimal sign
         self._days: dict[str, Any] = {}  # the words as dates, by format
         self._share, self._draw = 1.0, np.random.default_rng(0)
+        self._forms = set[str]()  # of the words in the sample
 
     # --- looking -----------------------------------------------------------------------------
 
@@ -257,13 +261,29 @@ class Scan:
             if not eight and not (self.like is not None and self.like.has_unit):
                 return
             cells = as_text(known)
+        words = list(map(str.strip, cells))
         if self._share < 1:
-            cells = compress(cells, self._draw.random(len(cells)) < self._share)
-        self.counts.update(map(str.strip, cells))
+            drawn = self._draw.random(len(words)) < self._share
+            words = [
+                word for word, kept in zip(words, drawn, strict=True) if self._takes(word, kept)
+            ]
+        self.counts.update(words)
         if len(self.counts) > DIFFERENT:
             half = self._draw.binomial([*self.counts.values()], 0.5).tolist()
-            self.counts = Counter({w: n for w, n in zip(self.counts, half, strict=True) if n})
+            self._forms = set()
+            pairs = zip(self.counts, half, strict=True)
+            self.counts = Counter({word: max(1, n) for word, n in pairs if self._takes(word, n)})
             self._share /= 2
+
+    def _takes(self, word: str, drawn: int) -> bool:
+        """Whether a word is in the sample: if it is ``drawn``, or the first of its form.
+
+        One cell may decide how all are read, such as 7.5 beside (1.5), or 007 beside 100.
+        """
+        form = ("0" if word[:1] == "0" < word[1:2] else "") + word.translate(_FORM)
+        new = form not in self._forms and len(self._forms) < FORMS
+        self._forms |= {form} if new else set()
+        return bool(drawn) or new
 
     def proves(self) -> str:
         """The decimal sign that the numbers of the column prove, or nothing; after all cells."""
@@ -306,8 +326,9 @@ class Scan:
         if asked is not None and (asked.kind != "number" or self.typed is not None):
             return asked
         day = Column("date", format=EIGHT)
-        eight = np.array(sorted(word for word in self.words if word.strip("0")), object)
-        alike = asked is None and len(eight) and {*map(len, eight)} == {len("20240131")}
+        eight = np.array(sorted(word for word in self.words if word.strip("0.")), object)
+        lengths = {len(word.removesuffix(".0")) for word in eight}  # as pandas writes floats
+        alike = asked is None and lengths == {len("20240131")}
         if alike and not np.isnat(day.values(eight)).any():
             self._note("numbers of eight digits are read as dates", day, eight)
             return day
@@ -490,7 +511,7 @@ class Scan:
         read = self._read(best)
         left, count = self.words[~read], int(self.counts[read].sum())
         signed = int(self.counts[~read][[about(word) for word in left]].sum())
-        if count + signed < MOSTLY * self.counts.sum():
+        if not count or count + signed < MOSTLY * self.counts.sum():
             return
         forms = {_DIGITS.sub("0", _LETTERS.sub("a", word)) for word in left}
         if len(left) <= SPELLINGS or len(forms) == 1:

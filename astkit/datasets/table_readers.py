@@ -179,6 +179,8 @@ def dates(words: Words, form: str) -> np.ndarray[Any, Any]:
 
     A time of day may follow where the format has none; without one, it is midnight.
     """
+    if form == "%Y%m%d":  # which pandas writes as floats where some are missing
+        words = np.array([word.removesuffix(".0") for word in words], object)
     if re.search(r"%[HIaABjp]|,|%b\.", form):
         return _parsed(words.tolist(), form)
     split = [_split(word) for word in words]

@@ -74,7 +74,10 @@ def test_names_of_columns_are_checked_with_the_file() -> None:
         Table(frame(), label="prize", drop=["sise"], groups="owner")
     for name in ("prize", "owner", "sise"):
         assert f"- there is no column {name!r}: choose one of size, kind" in str(caught.value)
-    refused((lambda: Table(frame()), "label and like: give"))
+    refused(
+        (lambda: Table(frame()), "label and like: give"),
+        (lambda: Table(frame(), like=frame()), "like is a DataFrame: give a Table to be read as"),
+    )
 
 
 def test_copies_of_the_label_are_left_out_and_named() -> None:

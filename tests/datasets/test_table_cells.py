@@ -178,13 +178,40 @@ DECIMALS = [f"{row}.5" for row in range(2_000)]
 
 
 @pytest.mark.parametrize(
+    ("cells", "last", "first"),
+    [
+        ([f"({each}.5)" for each in range(900)], "7.5", -0.5),
+        ([f"{each + 2}%" for each in range(900)], "0.12", 0.02),
+        ([str(each + 1000) for each in range(900)], "0123", "1000"),
+        ([f"{each // 100 + 1}.{each % 100:03}" for each in range(900)], "700", 1000),
+        ([f"{each}-" for each in range(10, 910)], "7", -10),
+    ],
+)
+def test_the_one_cell_that_decides_is_in_the_sample(monkeypatch, cells, last, first) -> None:
+    monkeypatch.setattr("astkit.datasets.table_cells.DIFFERENT", 100)
+    for place in (0, 450, 900):
+        column = read_table(pd.DataFrame({"a": [*cells[:place], last, *cells[place:]]})).frame["a"]
+        assert column.drop(place).iloc[0] == first
+
+
+def test_days_that_pandas_wrote_as_floats_are_days() -> None:
+    cells = ["20240131.0", "", "20240229.0"]
+    column = read_table(pd.DataFrame({"a": cells})).frame["a"]
+    assert column.dropna().tolist() == [pd.Timestamp("2024-01-31"), pd.Timestamp("2024-02-29")]
+
+
+def test_bands_and_signs_alone_are_words_without_a_note() -> None:
+    assert not read_table(pd.DataFrame({"a": ["<=50K", ">50K"] * 100})).notes
+
+
+@pytest.mark.parametrize(
     ("cells", "kind", "note"),
     [
         (DECIMALS, "number", ""),
         (MINUTES, "date", "years of two digits"),
         ([*DECIMALS, *["x y"] * 105], "number", f"{STRAY}: 'x y' in row 2001"),
         ([*DECIMALS, *["x y"] * 108], "words", f"{WORDS}: 108 of 2,108 cells, such as 'x y', are"),
-        ([*DECIMALS, *["x y"] * 140], "words", f"{WORDS}: 993 of 1,058 of a sample are numbers"),
+        ([*DECIMALS, *["x y"] * 140], "words", f"{WORDS}: 995 of 1,060 of a sample are numbers"),
     ],
 )
 def test_of_many_different_words_a_sample_is_looked_at(monkeypatch, tmp_path, cells, kind, note):
