@@ -40,7 +40,7 @@ from astkit.aim.moments import NoMomentsError, past_of
 from astkit.aim.proxies import Linear, Trees, proxy_of
 from astkit.aim.rows import TABLE, TEXTS, TOKENS, FeaturesOf
 from astkit.aim.sides import Sides, sides_of
-from astkit.checks import ABOVE_0, check_number
+from astkit.checks import ABOVE_0, check_number, check_types
 from astkit.datasets.facts import within
 from astkit.datasets.joined import divide_joined
 from astkit.datasets.loader import old_rows
@@ -217,6 +217,8 @@ def forecast(
     Raises ``ValueError`` for data that cannot be read, a target without labels, and a date of rows
     that are in no order.
     """
+    check_types(in_order=(in_order, bool | None))
+    date = None if date is None else str(date)
     if horizon is not None:
         check_number("horizon", horizon, ABOVE_0)
     if date is not None and in_order is False:

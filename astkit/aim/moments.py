@@ -7,6 +7,7 @@ of how much it gains one more moment says little.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from astkit.aim.proxies import RMSE, Linear, Trees
 from astkit.aim.rows import Matrix, Rows
 from astkit.aim.sides import Sides
 from astkit.datasets.dependence import Array
+from astkit.datasets.table_encoder import TableEncoder
 from astkit.progress import Bar
 
 MOST, FEWEST = 12, 6
@@ -69,7 +71,7 @@ class Past:
     @property
     def count(self) -> int:
         """Number of moments."""
-        return len({line["start"] for line in self.lines})
+        return len(self.of(OLD))
 
     def of(self, decision: Decision, name: str = "gain") -> Array:
         """Gains of a decision, float64 ``[moments]``."""
@@ -185,21 +187,33 @@ def past_of(
     else:
         old, new = times_of(sides.old, date), times_of(sides.target, date)
     columns, models = proxy.x.shape[1], 1 if proxy.y.ndim > 1 else len(np.unique(proxy.y))
-    rows = min(THINNED, len(old)) + len(new)
-    most = max(math.ceil(WORTH), min(MOST, int(WORK / (rows * columns * models))))
+    work = (min(THINNED, len(old)) + len(new)) * columns * models
+    most = max(math.ceil(WORTH), min(MOST, int(WORK / work)))
     groups = None if sides.old.groups is None else sides.old.groups.numpy()
     moments, worth = moments_of(old, new, horizon, groups, most, sides.seed)
     targets = sides.old.targets(torch.arange(len(sides.old)))
     assert targets is not None
     y = target_columns(targets) if sides.labels is None else sides.labels[0].numpy()
-    lines = []
+    lines, rows = [], _with_columns_of(sides.target, sides.old)
     with Bar(total=len(moments), desc="earlier moments", unit="moment", leave=False) as bar:
         for moment in moments:
-            lines += judged(sides.old, y, moment, proxy)
+            lines += judged(rows, y, moment, proxy)
             bar.update()
     dates = date is not None and _column(sides.old, date).dtype.kind == "M"
     lines = [{**each, "start": _shown(each["start"], dates)} for each in lines]
     return Past(lines, worth, _shown(float(np.nanmin(new)), dates))
+
+
+def _with_columns_of(target: Rows, old: Rows) -> Rows:
+    """Old rows without the columns of a table of which the target has no value."""
+    if old.table is None or target.table is None:
+        return old
+    known = [name for name in old.table.frame if target.table.frame[name].notna().any()]
+    rows = copy.copy(old)
+    rows.table = copy.copy(old.table)
+    if isinstance(old.table.encoder, TableEncoder):  # another one may name its columns
+        rows.table.frame = old.table.frame[known]
+    return rows
 
 
 def _shown(moment: float, dates: bool) -> str | float:

@@ -126,6 +126,8 @@ class Linear(_Fitted):
         penalty = 1.0
         if isinstance(x, np.ndarray):  # hashed words are counts of one scale
             penalty = self.penalty
+            known = ~np.isnan(x).all(0)
+            x, others = x[:, known], others[:, known]
             mean, deviation = np.nanmean(x, 0), np.nanstd(x, 0)
             scale = np.where(deviation > 0, deviation, 1)
             x, others = (

@@ -72,8 +72,11 @@ class Sides:
         self.apart, self.forward, grouped = True, bool(in_order), False
         if date is not None:
             self.forward = True
-            self.units = _moments(old, date), _moments(target, date)
+            self.units = _moments(old, date, "old rows"), _moments(target, date, "target")
             self.judged = self.units[1]
+            assert target.table is not None
+            if undated := int(target.table.frame[date].isna().sum()):
+                self.notes.append(f"{undated:,} target rows without {date!r} are not judged")
             targets = target.targets(self.judged.argsort(stable=True))  # in time
             assert targets is not None
             worth /= autocorrelation_time(targets.double().numpy())
@@ -266,17 +269,24 @@ def sides_of(
     return Sides(rows, Rows(target, features, classes=classes), seed)
 
 
-def _moments(rows: Rows, date: str) -> Tensor:
-    """The place in time of each row by its ``date``, int64 ``[rows]``; rows of a day have one."""
+def _moments(rows: Rows, date: str, side: str) -> Tensor:
+    """The place in time of each row by its ``date``, int64 ``[rows]``; rows of a day have one.
+
+    Rows without one come before all others, so that no other row is judged by their models alone.
+    """
     assert rows.table is not None
     if date not in rows.table.frame:
-        raise ValueError(f"date is {date!r}, which is no column of the target: give one that is")
+        raise ValueError(
+            f"date is {date!r}, which is no column with values of the {side}: give one that is"
+        )
     moments = rows.table.frame[date].to_numpy()
     if moments.dtype.kind not in "fiM":
         raise ValueError(f"date is {date!r}, a column of words: give one of dates or numbers")
     if moments.dtype.kind == "M":
         moments = moments.astype("datetime64[D]")
-    return torch.from_numpy(np.unique(moments, return_inverse=True)[1])
+    known = moments == moments
+    places = np.unique(moments, return_inverse=True)[1]
+    return torch.from_numpy(np.where(known, places + int(not known.all()), 0))
 
 
 def distinct(values: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -52,10 +52,14 @@ def predict(trainer: Any, data: Any, probabilities: bool) -> Any:
 
 def _rows_of(data: Any, table: Any) -> Any:
     """``data``, of which files and DataFrames are read as the training ``table``."""
-    if isinstance(data, Table) and isinstance(table, Table) and data.encoder is not table.encoder:
-        unlike = f"data are {data!r:.80}, read in another way than the training table"
-        raise ValueError(f"{unlike}: pass the file or DataFrame, or Table(source, like=train)")
-    if isinstance(data, str | os.PathLike) or hasattr(data, "iloc"):
+    source = isinstance(data, str | os.PathLike) or hasattr(data, "iloc")
+    if isinstance(table, Table) and not source:
+        held = underlying(data)[0]
+        if not isinstance(held, Table) or held.encoder is not table.encoder:
+            given = repr(data) if isinstance(data, Table) else f"a {type(data).__name__}"
+            unlike = f"data are {given:.80}, read in another way than the training table"
+            raise ValueError(f"{unlike}: pass the file or DataFrame, or Table(source, like=train)")
+    if source:
         if not isinstance(table, Table):
             unread = f"data are a {type(data).__name__}, and the training data are no Table"
             raise ValueError(f"{unread} that says how it is read: pass a data set")

@@ -301,6 +301,28 @@ def test_places_and_dates_tell_the_same() -> None:
     assert forecast(*arrays, in_order=False).moments is None
 
 
+@pytest.mark.usefixtures("few")
+def test_columns_and_rows_that_the_target_lacks_say_nothing() -> None:
+    """A column without a value in the target is none at moments, undated rows are fitted."""
+    old, target = (
+        history(n, lambda day: 1.0, seed, start) for n, seed, start in ((1500, 0, 0), (160, 1, 150))
+    )
+    without = forecast(old.drop(columns="size"), target.drop(columns="size"), "y", date="day")
+    lacking = forecast(old, target.drop(columns="size"), "y", date="day")
+    pd.testing.assert_frame_equal(lacking.moments, without.moments)
+    turned = target.assign(y=-target["y"])[:60].assign(day=np.nan)
+    both = pd.concat([target, turned], ignore_index=True)
+    found = forecast(old, both, "y", date="day")
+    assert "60 target rows without 'day' are not judged" in found.sentence
+    assert len(found.moments.groupby(["start", "decision"])) == len(found.moments)
+    with pytest.raises(
+        ValueError, match="date is 'day', which is no column with values of the old rows"
+    ):
+        forecast(old.drop(columns="day"), target, "y", date="day")
+    with pytest.raises(ValueError, match="in_order is 'day': pass a bool"):
+        forecast(old, target, "y", in_order="day")
+
+
 @pytest.mark.parametrize(
     ("days", "reason"),
     [

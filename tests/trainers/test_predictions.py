@@ -155,6 +155,7 @@ def test_a_table_gets_every_row_in_the_unit_of_its_label(
     other = Table(build.table(40, 3), "y")
     refused(
         (lambda: trainer.predict(other), "read in another way than the training table"),
+        (lambda: trainer.predict(other.inputs(slice(3))), "read in another way than the training"),
         (lambda: trainer.predict(later[:0]), "it has no rows"),
     )
 
