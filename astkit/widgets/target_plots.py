@@ -57,7 +57,7 @@ def moments(table: pd.DataFrame, past: pd.DataFrame, today: str | float) -> Pict
     axis.set_xlabel(
         "start of the recent rows; today: both with the 95 % interval of the target's own folds"
     )
-    figure.legend(loc="outside upper right", ncols=3, frameon=False)
+    figure.legend(loc="outside lower center", ncols=3, frameon=False)
     return figure
 
 
