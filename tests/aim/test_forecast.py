@@ -170,7 +170,7 @@ def test_a_date_orders_the_rows_wherever_they_stand() -> None:
     gains = [each.table.set_index("decision")["gain"] for each in (whole, again)]
     assert (gains[0] - gains[1]).abs().drop(["weighted old", "weighted both"]).max() < 0.5
     for options, said in (
-        ({"date": "month"}, "date is 'month', which is no column of the target"),
+        ({"date": "month"}, "date is 'month', which is no column with values of the old"),
         ({"date": "day", "in_order": False}, "date is 'day' and in_order is False: leave"),
     ):
         with pytest.raises(ValueError, match=said):
