@@ -39,6 +39,9 @@ class Reading(TransformerMixin, BaseEstimator):
         table = rows if isinstance(rows, Table) else read_inputs(rows, self.table)
         return table.matrix(scaled=False)[:, self.known]
 
+    def __sklearn_is_fitted__(self) -> bool:
+        return True
+
 
 def fitted(parts: Sequence[Table], decision: Decision, weights: Tensor | None) -> Pipeline:
     """Trees fitted to the rows of ``parts``, old ones and perhaps target ones, by ``weights``.

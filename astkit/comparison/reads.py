@@ -236,7 +236,7 @@ class _Walk:
 
 
 def _module(name: str) -> ModuleType | None:
-    """The module ``name``; an own one is imported, as code that names it will do."""
+    """The module ``name``; one of the user's is imported, as code that names it will do."""
     with suppress(Exception):
         if name not in sys.modules and is_own(name):
             import_module(name)

@@ -88,7 +88,9 @@ def test_a_forecast_of_files_fits_what_it_decides(tmp_path: Path) -> None:
         frame.to_csv(tmp_path / f"{name}.csv", index=False)
     found = forecast(tmp_path / "old.csv", tmp_path / "new.csv", "y")
     assert found.decision.times
-    assert np.sqrt(((found.fit().predict(LATER) - LATER["y"]) ** 2).mean()) < 1
+    trees = found.fit()
+    assert np.sqrt(((trees.predict(LATER) - LATER["y"]) ** 2).mean()) < 1
+    assert len(trees[:-1].transform(LATER)) == len(LATER)  # the reading alone
     loaded = Forecast.from_json(found.to_json())
     assert "Table(" not in repr(found)
     arrays = forecast(build.numbers(200), build.numbers(60, seed=1))
