@@ -21,7 +21,7 @@ from astkit.aim.decisions import BOTH, OLD, PLAIN, Decision, gain
 from astkit.aim.differ import target_columns
 from astkit.aim.proxies import RMSE, Linear, Trees
 from astkit.aim.rows import Matrix, Rows
-from astkit.aim.sides import Sides
+from astkit.aim.sides import Sides, times_of
 from astkit.datasets.dependence import Array
 from astkit.datasets.table_encoder import TableEncoder
 from astkit.progress import Bar
@@ -199,7 +199,8 @@ def past_of(
         for moment in moments:
             lines += judged(rows, y, moment, proxy)
             bar.update()
-    dates = date is not None and _column(sides.old, date).dtype.kind == "M"
+    table = sides.old.table
+    dates = date is not None and table is not None and table.frame[date].dtype.kind == "M"
     lines = [{**each, "start": _shown(each["start"], dates)} for each in lines]
     return Past(lines, worth, _shown(float(np.nanmin(new)), dates))
 
@@ -219,20 +220,6 @@ def _with_columns_of(target: Rows, old: Rows) -> Rows:
 def _shown(moment: float, dates: bool) -> str | float:
     """A moment as a date or a number."""
     return str(np.datetime64(math.floor(moment), "D")) if dates else moment
-
-
-def times_of(rows: Rows, date: str) -> Array:
-    """The ``date`` of each row, in days if it is one: float64 ``[rows]``, NaN where it lacks."""
-    moments = _column(rows, date)
-    if moments.dtype.kind == "M":
-        days = moments.astype("datetime64[D]").astype("int64").astype(np.float64)
-        return np.where(np.isnat(moments), np.nan, days)
-    return moments.astype(np.float64)
-
-
-def _column(rows: Rows, name: str) -> Array:
-    assert rows.table is not None
-    return rows.table.frame[name].to_numpy()
 
 
 def moments_of(

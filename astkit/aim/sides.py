@@ -269,11 +269,8 @@ def sides_of(
     return Sides(rows, Rows(target, features, classes=classes), seed)
 
 
-def _moments(rows: Rows, date: str, side: str) -> Tensor:
-    """The place in time of each row by its ``date``, int64 ``[rows]``; rows of a day have one.
-
-    Rows without one come before all others, so that no other row is judged by their models alone.
-    """
+def times_of(rows: Rows, date: str, side: str = "target") -> Array:
+    """The ``date`` of each row, in days if it is one: float64 ``[rows]``, NaN where it lacks."""
     assert rows.table is not None
     if date not in rows.table.frame:
         raise ValueError(
@@ -282,11 +279,20 @@ def _moments(rows: Rows, date: str, side: str) -> Tensor:
     moments = rows.table.frame[date].to_numpy()
     if moments.dtype.kind not in "fiM":
         raise ValueError(f"date is {date!r}, a column of words: give one of dates or numbers")
-    if moments.dtype.kind == "M":
-        moments = moments.astype("datetime64[D]")
-    known = moments == moments
-    places = np.unique(moments, return_inverse=True)[1]
-    return torch.from_numpy(np.where(known, places + int(not known.all()), 0))
+    if moments.dtype.kind != "M":
+        return moments.astype(np.float64)
+    days = moments.astype("datetime64[D]").astype("int64").astype(np.float64)
+    return np.where(np.isnat(moments), np.nan, days)
+
+
+def _moments(rows: Rows, date: str, side: str) -> Tensor:
+    """The place in time of each row by its ``date``, int64 ``[rows]``; rows of a day have one.
+
+    Rows without one come before all others, so that no other row is judged by their models alone.
+    """
+    times = times_of(rows, date, side)
+    places = np.unique(np.nan_to_num(times, nan=-np.inf), return_inverse=True)[1]
+    return torch.from_numpy(places)
 
 
 def distinct(values: Tensor) -> tuple[Tensor, Tensor, Tensor]:

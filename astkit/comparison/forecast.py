@@ -13,9 +13,9 @@ import numpy as np
 from astkit.aim.auto import Auto
 from astkit.aim.decisions import OLD
 from astkit.aim.forecast import Forecast, forecast_of, held_data
-from astkit.aim.moments import times_of
 from astkit.aim.policy import MOST, Aim
 from astkit.aim.rows import Rows
+from astkit.aim.sides import times_of
 from astkit.comparison.plan import Plan
 from astkit.comparison.progress import RunsBar
 from astkit.datasets.joined import divide_joined
