@@ -195,16 +195,16 @@ class LiveBoard:
 
     def _scale(self, panel: Panel) -> None:
         """Set the range of a panel, which never shrinks, and grows by half decades."""
-        values = [value for name in panel.curves for _, value in self.series.get(name, ())]
-        if panel.name == "threshold":
-            values = np.concatenate([values, *(scores for _, scores, _ in self.cloud)])
-        finite = np.asarray(values, float)
+        curves = [self.series.get(name, ()) for name in panel.curves]
+        parts = [np.array([value for _, value in points]) for points in curves]
+        dots = [scores for _, scores, _ in self.cloud] if panel.name == "threshold" else []
+        finite = np.concatenate([*parts, *dots, []])
         finite = finite[np.isfinite(finite)]
         positive = finite[finite > 0]
         lowest = float(finite.min(initial=0.0))
         panel.log = panel.name in ("threshold", "loss") and lowest >= 0 and len(positive) > 0
         if panel.log:  # 0 lies at its lower end
-            low, high = np.quantile(positive, (0.01, 0.999))
+            low, high = np.quantile(positive, (0.01, 0.999), method="lower" if dots else "linear")
             panel.high = _half(high)
             panel.low = min(_half(max(low, high / 10**DECADES), math.floor), panel.high / 10)
         elif panel.name == "cost":
@@ -235,34 +235,30 @@ class LiveBoard:
         """The panels as in the browser, with ``caption`` and what is missing below."""
         wide, *small = self.panels()
         said = [part for text in (caption, *self.notes()) if text for part in wrap(text, 120)]
-        height = 4.4 + 0.16 * len(said)
+        height = 2.7 + 1.4 * bool(small) + 0.16 * len(said)
         figure = Picture(figsize=(WIDTH, height), dpi=2 * PIXELS)
-        rows = [[wide.name] * max(1, len(small))] * bool(wide) + [[each.name for each in small]]
-        axes = figure.subplot_mosaic(rows[: 1 + bool(small)], height_ratios=[2.8, 1][: len(rows)])
-        bottom = (0.25 + 0.16 * len(said)) / height
-        figure.subplots_adjust(left=0.07, right=0.98, top=1 - 0.25 / height, bottom=bottom)
-        figure.subplots_adjust(hspace=0.55, wspace=0.35)
-        for panel in (wide, *small):
-            axis = axes[panel.name]
-            axis.set_title(
-                panel.title, loc="left", size=8, color=SOFT, pad=5 if panel is wide else 20
-            )
+        middle, side = 1 - 2.4 / height, 0.0
+        if self.image is not None:
+            tall, broad = self.image.shape[:2]
+            side = min(0.4, 2.15 * broad / tall / WIDTH)
+            shown = figure.add_axes((0.99 - side, middle, side, 2.15 / height), anchor="N")
+            shown.set_title("current state", loc="left", size=8, color=SOFT, pad=5)
+            shown.imshow(self.image, interpolation="nearest")
+            shown.set_axis_off()
+            side += 0.03
+        axis = figure.add_axes((0.06, middle, 0.92 - side, 2.15 / height))
+        self._curves(axis, wide)
+        axis.set_title(wide.title, loc="left", size=8, color=SOFT, pad=5)
+        axis.set_xlabel("batch", loc="right", labelpad=-9, size=8)
+        for place, panel in enumerate(small):
+            left, own = 0.06 + 0.94 * place / len(small), 0.94 / len(small) - 0.065
+            axis = figure.add_axes((left, middle - 1.35 / height, own, 0.7 / height))
             self._curves(axis, panel)
-            if panel is not wide:
-                axis.xaxis.set_ticks([])
-                words = axis.annotate(
-                    panel.value,
-                    (0, 1),
-                    (0, 5),
-                    "axes fraction",
-                    "offset points",
-                    size=12,
-                    weight="bold",
-                )
-                axis.annotate(
-                    panel.more, (1, 0), (4, 1), words, "offset points", size=7, color=SOFT
-                )
-        axes[wide.name].set_xlabel("batch", loc="right", labelpad=-9, size=8)
+            axis.set_title(panel.title, loc="left", size=8, color=SOFT, pad=20)
+            axis.set_xticks([])
+            axis.text(0, 1.1, panel.value, size=12, weight="bold", transform=axis.transAxes)
+            more = panel.more if len(panel.value + panel.more) < 17 else ""
+            axis.text(1.1, 1.1, more, size=7, color=SOFT, ha="right", transform=axis.transAxes)
         figure.text(0.02, 0.08 / height, "\n".join(said), size=8, color=SOFT, va="bottom")
         return figure
 

@@ -255,6 +255,7 @@ class Screen:
     async def leave(self) -> None:
         """Let the page draw the picture of a run that has ended; without an answer it is drawn."""
         end = time.perf_counter() + PICTURE_S
+        self.board.steps = self.board.step or None  # one that was stopped has no future
         if self.pages and not self.pictures:
             self.follow(now=True)
             while self.ending is None and self.mode != "off" and time.perf_counter() < end:
