@@ -110,7 +110,8 @@ class Forecast:
             columns[4:] = ["won", "past", "past_low", "past_high", "chosen", "unit", "proxy"]
         # short, so that a terminal shows all columns
         lines = [{**each, "unit": each["unit"].replace("of the ", "")} for each in self.lines]
-        numbers = {name: float for name in ("gain", "low", "high")}
+        words = ("decision", "won", "unit", "proxy", "chosen")
+        numbers = {name: float for name in columns if name not in words}
         return pd.DataFrame(lines, columns=columns).astype(numbers)
 
     @property
