@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from textwrap import fill
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.ticker import NullLocator
+from matplotlib.axes import Axes
+from matplotlib.ticker import NullLocator, PercentFormatter
 
-from astkit.widgets.comparison_plots import bar, label_rows
-from astkit.widgets.style import INK, SOFT, Picture, line, picture, styled
+from astkit.widgets.style import (
+    INK,
+    SELECTED,
+    SKIPPED,
+    SOFT,
+    Picture,
+    line,
+    picture,
+    styled,
+)
 
 NAMED = 4  # points of `forecasts` that have their names
 NEAR = 10.0  # points or percent up to which axes are linear
@@ -19,6 +29,47 @@ LABELS = {
     "dense+target": "dense + validation rows",
     "random@infobatch": "random at the rate of infobatch",
 }
+
+
+def bar(
+    axis: Axes,
+    height: float,
+    values: tuple[float, float, float],
+    limits: tuple[float, float],
+    look: dict[str, Any],
+) -> None:
+    """A mean with its interval; an arrow and a number outside of ``limits``.
+
+    An interval that reaches further ends in an arrow at the edge.
+    """
+    mean, low, high = values
+    if limits[0] <= mean <= limits[1]:
+        first, last = max(low, limits[0]), min(high, limits[1])
+        errors = [[mean - first], [last - mean]]
+        axis.errorbar([mean], [height], xerr=errors, capsize=3, **look)
+        for end, shown, marker in ((low, first, "<"), (high, last, ">")):
+            if end != shown:
+                axis.plot([shown], [height], **{**look, "marker": marker})
+        return
+    beyond = mean > limits[1]
+    place: dict[str, Any] = {"va": "center", "size": 9}
+    place["ha"] = "right" if beyond else "left"
+    text = f"{mean:.3g} ▶" if beyond else f"◀ {mean:.3g}"
+    axis.text(limits[beyond], height, text, color=look["color"], **place)
+
+
+def label_rows(
+    axis: Axes, names: list[str], beside: list[str], wide: int = 30
+) -> None:
+    """Names on the left, what stands ``beside`` them on the right."""
+    axis.set_yticks(range(len(names)), [fill(name, wide) for name in names])
+    axis.set_ylim(len(names) - 0.5, -0.5)
+    axis.grid(visible=False, axis="y")
+    right = axis.secondary_yaxis("right")
+    right.set_yticks(range(len(names)), beside)
+    for side in (axis, right):
+        side.tick_params(axis="y", length=0)
+    right.spines["right"].set_visible(False)
 
 
 @styled
@@ -160,4 +211,56 @@ def forecasts(rows: pd.DataFrame) -> Picture:
     axis.set_xlabel(f"predicted gain ({unit}), ± 2 standard errors")
     axis.set_ylabel("measured gain, 95 % interval")
     figure.legend(loc="outside right center")
+    return figure
+
+
+@styled
+def threshold(
+    steps: Sequence[tuple[Sequence[float], float]], rate: float
+) -> Picture:
+    """Losses of samples and the threshold by batch; the share above it.
+
+    Args:
+        steps: of each batch the losses of its samples, and the threshold.
+        rate: the share that was asked for.
+    """
+    limits = np.array([limit for _, limit in steps])
+    table = pd.DataFrame({"loss": [np.asarray(row) for row, _ in steps]})
+    table = table.explode("loss").astype(float).rename_axis("step")
+    table["above"] = table["loss"] > limits[table.index]
+    passed = table["above"].groupby("step").mean()
+    figure = picture(2, height=3.6)
+    figure.headline("The threshold follows the falling losses")
+    cloud, share = figure.axes
+    cloud.get_gridspec().set_width_ratios([2.2, 1])
+    for above, colour in ((True, SELECTED), (False, SKIPPED)):
+        those = table.loc[table["above"] == above, "loss"]
+        cloud.plot(those, ".", ms=2.2, mew=0, color=colour)
+    cloud.plot(limits, color=INK, lw=2)
+    plain: Any = {"weight": "bold", "transform": cloud.transAxes}
+    cloud.text(0.5, 0.93, "trained on", color=SELECTED, **plain)
+    cloud.text(0.05, 0.1, "skipped", color=SKIPPED, **plain)
+    end = f" threshold\n {limits[-1]:.2g}"
+    cloud.text(len(steps), limits[-1], end, weight="bold", va="center")
+    cloud.set(yscale="log", ylim=(1e-4, 10), xlim=(0, len(steps)))
+    cloud.yaxis.set_major_formatter("{x:g}")
+    share.plot(passed, color=SELECTED, lw=0.6, alpha=0.5)
+    smooth = passed.rolling(20, center=True, min_periods=1).mean()
+    share.plot(smooth, color=SELECTED, lw=2)
+    share.axhline(rate, ls="--", color=INK)
+    words = f"asked for: {100 * rate:.0f} %"
+    share.text(len(steps), rate + 0.01, words, ha="right", va="bottom")
+    words = f"trained on: {100 * table['above'].mean():.0f} %"
+    plain = {"color": SELECTED, "weight": "bold", "ha": "right", "va": "top"}
+    share.text(len(steps), max(0.07, smooth.min() - 0.05), words, **plain)
+    share.set(ylim=(0, max(0.6, rate)), xlim=(0, len(steps)))
+    share.yaxis.set_major_formatter(PercentFormatter(1))
+    for axis, word in (
+        (cloud, "loss of a sample"),
+        (share, "share of a batch"),
+    ):
+        axis.set(xlabel="batch", ylabel=word)
+    figure.alt = """Losses of all samples by batch, most of them falling below
+    0.01, with the threshold as a line through the cloud: samples above it are
+    trained on. Beside it the share of each batch that is above it."""
     return figure
