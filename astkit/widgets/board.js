@@ -410,6 +410,7 @@ function view(data, send, el) {
     const { gate, enabled, status } = data.state;
     bar.hidden = !status;
     settings.hidden = select.hidden = !gate;
+    pause.hidden = step.hidden = stop.hidden = enabled === undefined; // a loop of one's own
     const now = JSON.stringify(gate && [gate.controller, gate.gains.map(([name]) => name)]);
     if (gate && now !== shape) {
       select.replaceChildren(...gate.controllers.map((name) => make("option", { value: name, textContent: name })));
@@ -444,11 +445,11 @@ function view(data, send, el) {
     canvas.dataset.step = data.step;
     if (data.fresh && !data.touched) root.scrollIntoView({ block: "nearest" });
     data.fresh = false;
-    if (data.state.ended && !staying) stay(root);
-    staying ||= Boolean(data.state.ended);
   }
 
   function update() {
+    if (data.state.ended && !staying) stay(root);
+    staying ||= Boolean(data.state.ended);
     if (!waiting) requestAnimationFrame(paint);
     waiting = true;
   }

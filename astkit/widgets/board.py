@@ -81,6 +81,7 @@ class LiveBoard:
     Args:
         titles: of the panels that are there before they have values, by name.
         steps: batches of the whole run, if they are known.
+        unit: of what is counted as work.
 
     Attributes:
         series: logged values as pairs of step and value, by name; of long runs every second,
@@ -94,8 +95,13 @@ class LiveBoard:
     seconds = 0.1  # between two reports
     live = True
 
-    def __init__(self, titles: Mapping[str, str] | None = None, steps: int | None = None) -> None:
-        self.titles, self.steps = dict(titles or {}), steps
+    def __init__(
+        self,
+        titles: Mapping[str, str] | None = None,
+        steps: int | None = None,
+        unit: str = "FLOPs",
+    ) -> None:
+        self.titles, self.steps, self.unit = dict(titles or {}), steps, unit
         self.series: dict[str, list[tuple[float, float]]] = {}
         self.cloud: list[Scores] = []
         self.events: list[tuple[int, str, Any]] = []
@@ -185,12 +191,15 @@ class LiveBoard:
         """What the run has cost so far: joules where they are read, and FLOPs beside dense."""
         flops, dense, joules = map(self.latest.get, ("flops", "flops_dense", "joules"))
         if not flops or not dense:
-            words = ("–" if self.step == 0 else "FLOPs not counted", "")
+            words = ("–" if self.step == 0 else f"{self.unit.strip()} not counted", "")
         else:
             saved, unit = 1 - flops / dense, 10 ** (3 * math.floor(math.log10(dense) / 3))
             prefix = EngFormatter.ENG_PREFIXES[round(math.log10(unit))]
             kind = f"{_percent(abs(saved))} {'saved' if saved >= 0 else 'more'}"
-            words = (kind, f"{flops / unit:.3g} of {dense / unit:.3g} {prefix}FLOPs")
+            words = (
+                kind,
+                f"{flops / unit:.3g} of {dense / unit:.3g} {prefix}{self.unit}".replace("  ", " "),
+            )
         return words if joules is None else (f"{joules:.3g} J", f"FLOPs: {words[0]}")
 
     def _scale(self, panel: Panel) -> None:

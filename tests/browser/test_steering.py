@@ -238,3 +238,47 @@ def test_after_a_reload_in_the_run_the_notebook_ends_with_a_picture(open_noteboo
     lab.page.locator(".jp-CodeCell", has_text="await run").locator("img").wait_for()
     assert lab.page.locator(".astkit-board canvas").is_visible()
     lab.photo("ended")
+
+
+LOOP = """\
+import time
+from astkit import Board
+from astkit.datasets import split
+from torch.utils.data import DataLoader
+
+train = split("digits").train
+model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+criterion = torch.nn.CrossEntropyLoss(reduction="none")
+gate, optimizer = Gate(0.25), torch.optim.SGD(model.parameters(), 0.1)
+loader = DataLoader(train, 64, shuffle=True)
+with Board(steps=100) as board:
+    while board._step < 100:
+        x, y = next(iter(loader))
+        x = x.float() / 16
+        chosen = gate(model, x, y)
+        loss = chosen.mean(criterion(model(x[chosen.index]), y[chosen.index]))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        board.log(chosen, loss, accuracy=0.5)
+        time.sleep(0.07)
+print("done")
+"""
+
+
+def test_the_board_of_an_own_loop_moves_while_its_cell_runs(open_notebook):
+    lab = open_notebook("import torch\nfrom astkit import Gate", LOOP)
+    lab.run_cells(2)
+    lab.page.locator(".astkit-board canvas").wait_for(timeout=120_000)
+    lab.until(lambda: lab.drawn() >= 3, "step 3")
+    assert len(lab.watch(4)) >= 8
+    lab.photo("running")
+    lab.page.get_by_text("done", exact=True).last.wait_for()
+    kept = lab.page.locator(".jp-RenderedImage .astkit-board canvas")
+    kept.wait_for()
+    assert kept.get_attribute("data-step") == "100"
+    lab.page.keyboard.press("Control+s")
+    lab.until(lambda: "image/png" in lab.path.read_text(), "the saved notebook")
+    outputs = nbformat.reads(lab.path.read_text(), as_version=4).cells[1].outputs
+    assert set(outputs[0].data) == {"image/png", "text/plain"}
+    lab.photo("ended")
