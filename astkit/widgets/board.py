@@ -160,7 +160,7 @@ class LiveBoard:
             title = self.titles.get(name, TITLES[name])
             if name == "metric" and metrics:
                 curves = {metrics[0]: metrics[0].removeprefix("val_")}
-                title = f"validation {curves[metrics[0]]}"
+                title = f"{title} {curves[metrics[0]]}".strip()
             if name in {"cost", *self.titles} or curves.keys() & self.series.keys():
                 panel = Panel(name, title, curves, *self._words(name, [*curves]))
                 self._scale(panel)

@@ -19,12 +19,13 @@ SHARE, SEND_S = 0.03, 0.25  # maximum share of the time spent on frames, and the
 class Board:
     """Shows a training loop of one's own in a notebook while it runs::
 
-        with astkit.Board(steps=len(loader)) as board:
+        gate = Gate(0.25)
+        with Board(steps=len(loader)) as board:
             for x, y in loader:
                 chosen = gate(model, x, y)
                 loss = chosen.mean(criterion(model(x[chosen.index]), y[chosen.index]))
-                ...
-                board.log(chosen, loss)
+                loss.backward()
+                board.log(chosen, loss)  # and accuracy=... where it was measured
 
     A running cell hears nothing from the page, so there are no controls. When the block ends, the
     output keeps one picture; without a front end it is the only one, and a script shows nothing.
@@ -74,6 +75,7 @@ class Board:
             values |= {name: each.tolist() for name, each in few_scores(chosen).items()}
         self.board.log(self._step, phase="train", **values)
         if metrics:
+            self.board.titles["metric"] = ""  # the name alone
             measured = {f"val_{name}": float(value) for name, value in metrics.items()}
             self.board.log(self._step, phase="epoch", **measured)
         if self._widget is not None and (began := time.perf_counter()) > self._due:
