@@ -1,17 +1,34 @@
-"""Figures of notebook 06, from tables of committed results."""
+"""Figures that only notebooks draw."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from itertools import pairwise
 from textwrap import fill
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.ticker import NullLocator
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator, NullLocator, StrMethodFormatter
+from numpy.typing import NDArray
 
+from astkit.systems.automaton.plots import coloured
 from astkit.widgets.comparison_plots import bar, label_rows
-from astkit.widgets.style import INK, SOFT, Picture, line, picture, styled
+from astkit.widgets.style import (
+    COLOURS,
+    INK,
+    SELECTED,
+    SOFT,
+    Film,
+    Picture,
+    line,
+    picture,
+    styled,
+)
 
+FRAMES = 24  # of `film_of_learning`
+PALE = "#BFC5CC"  # lines that others stand before
 NAMED = 4  # points of `forecasts` that have their names
 NEAR = 10.0  # points or percent up to which axes are linear
 SHOWN = (-0.6, 1.25)  # ends of the axis of `shares`
@@ -161,3 +178,108 @@ def forecasts(rows: pd.DataFrame) -> Picture:
     axis.set_ylabel("measured gain, 95 % interval")
     figure.legend(loc="outside right center")
     return figure
+
+
+@styled
+def circuit_learns(
+    ends: Mapping[int, NDArray[np.bool_]],
+    true: NDArray[np.bool_],
+    history: pd.DataFrame,
+) -> Picture:
+    """What a circuit of one seed made of a grid after so many updates.
+
+    Below, the share of neighbourhoods that are answered wrongly; other seeds
+    are pale.
+
+    Args:
+        ends: states by the number of updates; some of them are shown.
+        true: the state as it should be, shown last.
+        history: columns ``seed``, the one of ``ends`` first, ``step`` and
+            ``val_accuracy``.
+    """
+    last = max(ends)
+    parts = (1 / 30, 1 / 10, 1 / 4, 1 / 2, 1)
+    shown = sorted({min(ends, key=lambda n: abs(n - p * last)) for p in parts})
+    panels = [f"{step:,} updates" for step in shown] + ["Life itself"]
+    figure = picture(height=3.9)
+    figure.clear()
+    mosaic = [panels, ["curve"] * len(panels)]
+    axes = figure.subplot_mosaic(mosaic, height_ratios=[5, 4])
+    for name, step in zip(panels, [*shown, None], strict=True):
+        state = true if step is None else ends[step]
+        _cells(axes[name], name, state, true)
+        if step is not None:
+            axes[name].set_xlabel(**_how_wrong(state, true))
+            axes["curve"].axvline(step, color=SOFT, lw=0.8, ls=":")
+    _wrong_by_update(axes["curve"], history)
+    axes["curve"].set_title(
+        "% of the 512 neighbourhoods answered wrongly; pale: other seeds"
+    )
+    words = "red cells should be dead,\npale red ones alive"
+    place = {"transform": axes["curve"].transAxes, "ha": "right", "va": "top"}
+    axes["curve"].text(0.98, 0.95, words, color=COLOURS[0], **place)
+    return figure
+
+
+def film_of_learning(
+    ends: Mapping[int, NDArray[np.bool_]],
+    true: NDArray[np.bool_],
+    history: pd.DataFrame,
+) -> Film:
+    """The states of `circuit_learns` one after another, where they differ."""
+    steps = [
+        step
+        for before, step in pairwise([-1, *sorted(ends)])
+        if before < 0 or (ends[before] != ends[step]).any()
+    ]
+    few = steps[:: -(-len(steps) // FRAMES)]
+    shown = sorted({*few, max(ends)})
+    frames = (_frame(step, ends[step], true, history) for step in shown)
+    return Film(frames, fps=6)
+
+
+@styled
+def _frame(
+    step: int,
+    end: NDArray[np.bool_],
+    true: NDArray[np.bool_],
+    history: pd.DataFrame,
+) -> Picture:
+    figure = picture(3, height=2.7)
+    circuit, life, curve = figure.axes
+    _cells(circuit, f"after {step:,} updates", end, true)
+    circuit.set_xlabel(**_how_wrong(end, true))
+    _cells(life, "Life itself", true, true)
+    _wrong_by_update(curve, history)
+    curve.axvline(step, color=COLOURS[0], lw=1.2)
+    curve.xaxis.set_major_locator(MaxNLocator(3))
+    return figure
+
+
+def _cells(
+    axis: Axes, title: str, state: NDArray[Any], true: NDArray[Any]
+) -> None:
+    """A grid, wrong cells red."""
+    axis.imshow(coloured(state, true), interpolation="nearest")
+    axis.set(xticks=[], yticks=[])
+    axis.spines[:].set_visible(True)
+    axis.set_title(title, size=9)
+
+
+def _how_wrong(state: NDArray[Any], true: NDArray[Any]) -> dict[str, Any]:
+    """How many cells of a state are wrong, as a label."""
+    wrong = int((state != true).sum())
+    words = f"{wrong:,} wrong" if wrong else "all right"
+    colour = COLOURS[0] if wrong else SELECTED
+    return {"xlabel": words, "color": colour, "weight": "bold"}
+
+
+def _wrong_by_update(axis: Axes, history: pd.DataFrame) -> None:
+    """Percent of neighbourhoods answered wrongly: a line a seed."""
+    first = history["seed"].iloc[0]
+    for seed, run in reversed(list(history.groupby("seed", sort=False))):
+        look = {"color": INK, "lw": 1.8} if seed == first else {"color": PALE}
+        axis.plot(run["step"], 100 * (1 - run["val_accuracy"]), **look)
+    axis.set_title("% answered wrongly", size=9)
+    axis.set(xlabel="updates", ylim=0, xlim=(0, history["step"].max()))
+    axis.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))

@@ -20,6 +20,9 @@ COUNTS = ("height", "width", "steps", "batch_size", "iterations", "every", "held
 LIMITS: dict[str, Limit] = {**dict.fromkeys(COUNTS, 1), "weight_decay": FROM_0, "hard_share": PART}
 """What the settings of a task have to be, see `check_settings`."""
 
+SIDE, GENERATIONS = 48, 3
+"""Cells along a side of Life's `AutomatonTask.example`, and generations from start to end."""
+
 
 @dataclass(frozen=True)
 class AutomatonTask:
@@ -77,6 +80,22 @@ class AutomatonTask:
             grids, new = life_table()
             return Batch(torch.arange(len(grids)), grids, new)
         return random_bits(self, torch.arange(self.held_out), 0, purpose, 0)
+
+    def example(self) -> tuple[Tensor, int, Tensor]:
+        """What a picture of the training shows: a start ``[1, channels, H, W]``, the number of
+        steps from it, and channel 0 as it should be then, ``[H, W]``.
+
+        The same for every seed; of Life a grid of `SIDE` times `SIDE` random cells.
+        """
+        if self.kind != "life":
+            samples = self.evaluation()
+            return samples.x[:1], self.steps, samples.y[0]
+        generator = rng.generator(0, "example")
+        start = torch.randint(2, (1, 1, SIDE, SIDE), generator=generator).float()
+        end = start[0, 0]
+        for _ in range(GENERATIONS):
+            end = life_step(end)
+        return start, GENERATIONS, end
 
     def masks(self, index: Tensor | None, seed: int, iteration: int) -> Tensor | None:
         """Fire masks of samples ``index [batch]`` on the CPU; ``None`` if all cells fire."""

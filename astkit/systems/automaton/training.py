@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from astkit import distributed
@@ -15,6 +17,7 @@ from astkit.datasets.batch import Batch, join
 from astkit.gating import evaluating
 from astkit.profiling.flops import BatchFlops, PassFlops
 from astkit.systems.automaton.automaton import LogicCA
+from astkit.systems.automaton.circuit import PackedCircuit, from_automaton
 from astkit.systems.automaton.gradients import Gradients, Parallel, first_channel_loss, gradients
 from astkit.systems.automaton.tasks import AutomatonTask
 from astkit.trainers import Budget, TrainConfig, Trainer
@@ -151,6 +154,19 @@ class AutomatonTrainer(Trainer):
         with self.ledger.clock("evaluation"):
             self.ledger.note(cost, evaluated=2 * batch.rows)  # soft and hard
             return evaluate(self.automaton, self.task, batch)
+
+    def picture(self) -> NDArray[np.uint8]:
+        """The end of the task's example by the hard automaton of now: RGB ``[height, width, 3]``.
+
+        Living cells are dark; wrong ones are red, and pale red where they should live. A live
+        board shows it while the automaton learns.
+        """
+        from astkit.systems.automaton.plots import coloured  # loads matplotlib
+
+        start, steps, true = self.task.example()
+        masks = self.task.masks(torch.zeros(1, dtype=torch.int64), 0, EVALUATION)
+        end = PackedCircuit(from_automaton(self.automaton)).rollout(start, steps, masks)
+        return coloured(end[0, 0].numpy(), true.numpy())
 
 
 def apply_gradients(model: nn.Module, optimizer: torch.optim.Optimizer, summed: Gradients) -> None:
