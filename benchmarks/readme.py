@@ -24,7 +24,7 @@ from PIL import Image
 from astkit import files
 from astkit.comparison.statistics import by_arm, gaps
 from astkit.comparison.verdict import amount
-from astkit.runs import export, notebook
+from astkit.runs import export, runner
 from astkit.stamp import describe
 from astkit.trainers.evaluation import wilson_interval
 from benchmarks import distributed as bytes_added
@@ -179,7 +179,7 @@ def exports() -> str:
     )
     rows = {}
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
-        plan = notebook.read_notebook(path)
+        plan = runner.read_notebook(path)
         text = nbformat.writes(export.build_notebook(plan, {}))
         size, before = len(text) / 1e3, int(dict(written).get(path.name[:2], -100))
         files = re.findall(r"astkit-\w{8}/files/\w+/([\w.]+)", text)

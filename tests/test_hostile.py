@@ -11,7 +11,7 @@ from PIL import Image
 
 from astkit import Comparison
 from astkit.datasets import Images, load, open_mapped, pairs, write_mapped
-from astkit.runs import notebook
+from astkit.runs import runner
 from astkit.runs.record import Record
 from astkit.trainers import checkpoint
 from tests.runs import sweeping, test_tables
@@ -40,7 +40,7 @@ KINDS: dict[str, tuple[Callable[[Path], object], str, Callable[[Path], object]]]
     "notebook": (
         lambda folder: sweeping.write(folder / "toy.ipynb", "print(rate)"),
         "toy.ipynb",
-        notebook.read_notebook,
+        runner.read_notebook,
     ),
     "checkpoint": (
         lambda folder: checkpoint.write(folder / "step_1", {"weight": torch.ones(3)}),

@@ -46,9 +46,9 @@ def notebooks(options: argparse.Namespace) -> None:
 def export(options: argparse.Namespace) -> int:
     """Write the file, and print its size and what it lacks."""
     from astkit.runs import export as kaggle
-    from astkit.runs import notebook
+    from astkit.runs import runner
 
-    plan = notebook.read_notebook(options.notebook or kaggle.COMPETITION)
+    plan = runner.read_notebook(options.notebook or kaggle.COMPETITION)
     parameters = {}
     for name, values in plan.values(options.parameters).items():
         if len(values) != 1:

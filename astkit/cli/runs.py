@@ -58,10 +58,10 @@ def add_parameters(command: argparse.ArgumentParser, meaning: str) -> None:
 
 def run_notebooks(options: argparse.Namespace) -> int:
     """Run the notebook, a line for each run, and print how many have which status."""
-    from astkit.runs import notebook, sweep
+    from astkit.runs import runner, sweep
 
     options.resumes = True
-    values = notebook.read_notebook(options.notebook).values(options.parameters)
+    values = runner.read_notebook(options.notebook).values(options.parameters)
     # SIGTERM raises KeyboardInterrupt, too, so that kernels are interrupted
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

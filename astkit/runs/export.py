@@ -1,6 +1,6 @@
 """A notebook and the package as one file, for Kaggle: no installation, no internet.
 
-The package is a compressed archive in one folded cell, after the notebook's title and parameters.
+The package is a compressed archive in one folded cell, after the notebook's title.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from astkit.files import SHARE, shipped, write_atomic
 if TYPE_CHECKING:
     from nbformat import NotebookNode
 
-    from astkit.runs.notebook import Notebook
+    from astkit.runs.runner import Notebook
 
 COMPETITION = Path(__file__).with_name("competition.ipynb")
 """Template of a competition: train.csv to submission.csv."""
@@ -46,8 +46,8 @@ _MADE = re.compile(r"%[-.\d]*[a-z]|\{[^{}]*\}")  # a part of a text that code pu
 _MAGIC = re.compile(r"^([ \t]*(?:[\w, ]+=\s*)?)[%!](?:.*\\\n)*.*|^.*\?$", re.MULTILINE)
 _SETTINGS = """## Settings
 
-Kaggle passes no parameters: change values in the next cell. The folded cell below it holds astkit,
-so that neither an installation nor the internet is required."""
+Kaggle passes no parameters: change values in the next cell. The folded cell above holds astkit, so
+that neither an installation nor the internet is required."""
 _LIMITED = """ `%env ASTKIT_TIME_BUDGET_H=8.5` in a
 cell before ends training after 8.5 hours, before the session ends."""
 _CELL = """\
@@ -76,29 +76,27 @@ def write_notebook(
 
 
 def build_notebook(notebook: Notebook, parameters: Mapping[str, Any]) -> NotebookNode:
-    """The exported notebook: title, parameters, the package, and the other cells without outputs.
+    """The exported notebook: the package below its title, and its cells without outputs.
 
     Values are set at the end of the parameters cell, below the defaults with their comments. Files
     that parameters name, relative to the notebook, become part of the archive, and so do its
     `Needs`. Results go to the folder ``run`` if the notebook has a parameter ``out``. Equal files
     and values give equal bytes.
-    Raises ``ValueError`` for unknown parameters, files of more than `LARGEST` bytes, and code
-    before the parameters.
+    Raises ``ValueError`` for unknown parameters, and files of more than `LARGEST` bytes.
     """
     import nbformat
     from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-    from astkit.runs.notebook import PYTHON, load_notebook
+    from astkit.runs.runner import PYTHON, load_notebook
 
     values = {name: notebook.check(name, value) for name, value in parameters.items()}
     needs = find_needs(notebook, values)
     if notebook.defaults.get("out") == "":
         values = {"out": "run", **values}
     cells = load_notebook(notebook.path).cells
-    place = next((i for i, cell in enumerate(cells) if cell.cell_type == "code"), len(cells))
+    first = next((i for i, cell in enumerate(cells) if cell.cell_type == "code"), len(cells))
     tagged = [i for i, cell in enumerate(cells) if "parameters" in cell.metadata.get("tags", [])]
-    if tagged and tagged[0] != place:
-        raise ValueError(f"{notebook.path}: the parameters cell must be the first code cell")
+    place = tagged[0] if tagged else first
     source = cells[place].source if tagged else ""
     named = {}
     for name, value in {**notebook.defaults, **values}.items():
@@ -118,10 +116,11 @@ def build_notebook(notebook: Notebook, parameters: Mapping[str, Any]) -> Noteboo
         source = "\n".join([source, "", "# set by astkit export", *lines])
     limited = any("TimeIsUp" in cell.source for cell in cells)  # others would fail at the limit
     exported = [
-        *map(_strip, cells[:place]),
+        *map(_strip, cells[:first]),
+        new_code_cell(_package_cell(text, digest, needs.data), metadata=_FOLDED),
+        *map(_strip, cells[first:place]),
         new_markdown_cell(_SETTINGS + _LIMITED if limited else _SETTINGS),
         new_code_cell(source, metadata={"tags": ["parameters"]}),
-        new_code_cell(_package_cell(text, digest, needs.data), metadata=_FOLDED),
         *map(_strip, cells[place + 1 if tagged else place :]),
     ]
     for number, cell in enumerate(exported):  # random ids would change the file's bytes
@@ -236,7 +235,7 @@ class Needs(NamedTuple):
 
 def find_needs(notebook: Notebook, parameters: Mapping[str, Any]) -> Needs:
     """What a notebook needs with these ``parameters``."""
-    from astkit.runs.notebook import load_notebook
+    from astkit.runs.runner import load_notebook
 
     folder, values = notebook.path.parent, {**notebook.defaults, **parameters, "out": ""}
     named, found, places = _words(repr([*values.values()])), set[Path](), {folder}

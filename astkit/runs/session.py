@@ -1,4 +1,4 @@
-"""What all notebooks share: the answer at their top, their environment, the record of results."""
+"""What all notebooks share: answer and picture at their top, their environment, their results."""
 
 from __future__ import annotations
 
@@ -15,33 +15,72 @@ if TYPE_CHECKING:
     from astkit.runs.record import Record, Row
 
 PRESETS = ("quick", "full")
-_ANSWER = "answer"  # the display that `Session.answer` replaces
+HEIGHT = 360  # pixels that are kept for the picture
+_ANSWER, _PICTURE = "answer", "picture"  # the displays that `Session.answer` replaces
+_PLACE = (
+    """<div style="height: {}px; border: 1px dashed; border-radius: 4px; opacity: 0.3"></div>"""
+)
 
 
 class Session:
-    """A running notebook; made by `start`.
+    """A running notebook; made by `notebook`, or by `start`.
 
     Attributes:
-        full: whether its preset is "full".
+        full: whether its preset is "full"; false before `start`.
         record: the run's folder; ``None`` if nothing is kept.
     """
 
-    def __init__(self, full: bool, record: Record | None) -> None:
-        self.full = full
-        self.record = record
+    def __init__(self) -> None:
+        self.full = False
+        self.record: Record | None = None
+        self._versions = ""
 
-    def answer(self, sentence: str) -> Markdown:
-        """``sentence`` in bold, which also takes its place at the top of the notebook."""
-        from IPython.display import Markdown, update_display
+    def start(self, preset: str, threads: int = 0, out: str | os.PathLike[str] = "") -> Session:
+        """Take the parameters that notebooks have in common; returns itself.
+
+        Args:
+            preset: "quick" or "full", the sizes that the notebook takes.
+            threads: torch threads; 0 leaves torch's choice.
+            out: folder of the record, "" for none; a command that runs the notebook names another.
+
+        Raises ``ValueError`` for another preset.
+        """
+        import torch
+
+        from astkit.runs.record import FOLDER, Record
+        from astkit.stamp import describe, stamp
+
+        check_choice("preset", preset, PRESETS)
+        if threads:
+            torch.set_num_threads(threads)
+        self._versions = f"{describe(stamp())} · preset {preset}"
+        self.full = preset == "full"
+        folder = os.environ.get(FOLDER) or out
+        self.record = Record(folder) if folder else None
+        return self
+
+    def answer(self, sentence: str, picture: Any = None) -> Markdown:
+        """``sentence`` in bold, which also takes its place at the top, and so does ``picture``.
+
+        ``picture``: what the notebook displays there and nowhere else, such as a figure; ``None``
+        leaves no place for one.
+        """
+        from IPython.display import HTML, Markdown, update_display
 
         shown = Markdown(f"**{' '.join(sentence.split())}**")
         update_display(shown, display_id=_ANSWER)
+        update_display(HTML("") if picture is None else picture, display_id=_PICTURE)
         return shown
 
     def finish(
         self, rows: Sequence[Row] = (), pictures: Mapping[str, Figure] | None = None, **more: Any
     ) -> None:
-        """Complete the record, if there is one: see `Record.finish` and `Record.figure`."""
+        """Print the versions of `start`, and complete the record, if there is one.
+
+        See `Record.finish` and `Record.figure`.
+        """
+        if self._versions:
+            print(self._versions)
         if self.record is None:
             return
         for name, picture in (pictures or {}).items():
@@ -49,26 +88,21 @@ class Session:
         self.record.finish(rows, **more)
 
 
-def start(preset: str, threads: int = 0, out: str | os.PathLike[str] = "") -> Session:
-    """Begin a notebook: the place of its answer, torch's threads, and a line with the environment.
+def notebook(height: int = HEIGHT) -> Session:
+    """Begin a notebook, above its parameters: the places of its answer and of its picture.
 
-    Args:
-        preset: "quick" or "full", the sizes that the notebook takes.
-        threads: torch threads; 0 leaves torch's choice.
-        out: folder of the record, "" for none; a command that runs the notebook names another.
-
-    Raises ``ValueError`` for another preset.
+    ``height``: pixels kept for the picture, so that nothing moves when it comes.
     """
-    import torch
-    from IPython.display import Markdown, display
+    from IPython.display import HTML, Markdown, display
 
-    from astkit.runs.record import FOLDER, Record
-    from astkit.stamp import describe, stamp
-
-    check_choice("preset", preset, PRESETS)
     display(Markdown("*The answer is computed below.*"), display_id=_ANSWER)
-    if threads:
-        torch.set_num_threads(threads)
-    print(describe(stamp()), "· preset", preset)
-    folder = os.environ.get(FOLDER) or out
-    return Session(preset == "full", Record(folder) if folder else None)
+    display(HTML(_PLACE.format(height) if height else ""), display_id=_PICTURE)
+    return Session()
+
+
+def start(preset: str, threads: int = 0, out: str | os.PathLike[str] = "") -> Session:
+    """`notebook` and `Session.start` in one call, below the parameters.
+
+    No height is kept for a picture.
+    """
+    return notebook(height=0).start(preset, threads, out)

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from astkit.runs import notebook
-from astkit.runs.notebook import Notebook, Outcome, Parameters
+from astkit.runs import runner
+from astkit.runs.runner import Notebook, Outcome, Parameters
 
 
 def run_sweep(
@@ -42,7 +42,7 @@ def run_sweep(
     ``ValueError`` for unknown parameters, invalid numbers and a folder that papermill cannot name,
     ``FileNotFoundError`` without the notebook. An interrupt ends the runs; call it again to resume.
     """
-    plan = notebook.read_notebook(path)
+    plan = runner.read_notebook(path)
     rows = combinations(plan, values)
     place = os.path.abspath(root)
     if place.encode("utf-8", "ignore").decode() != place:
@@ -50,9 +50,7 @@ def run_sweep(
     outcomes: list[Outcome] = []
     for parameters in rows:
         try:
-            outcome = notebook.run_notebook(
-                plan, parameters, root, again=again, show=len(rows) == 1
-            )
+            outcome = runner.run_notebook(plan, parameters, root, again=again, show=len(rows) == 1)
         except Exception as error:  # a damaged folder or a full disk affects only this run
             outcome = Outcome(parameters, "failed", error=f"{type(error).__name__}: {error}")
         outcomes.append(outcome)

@@ -8,7 +8,7 @@ import pytest
 from astkit.cli import main
 from astkit.cli.export import EXPORT
 from astkit.files import shipped
-from astkit.runs import notebook
+from astkit.runs import runner
 from tests.cli.refusals import refused
 from tests.runs import sweeping
 
@@ -21,10 +21,13 @@ def small(tmp_path: Path) -> Path:
 
 
 def settings(notebook: Path) -> dict[str, object]:
-    """What the parameters are once the first cell of the export has run."""
+    """What the parameters are once their cell of the export has run."""
     book = nbformat.read(notebook.parent / "out" / notebook.name, 4)
     space: dict[str, object] = {}
-    exec(next(cell.source for cell in book.cells if cell.cell_type == "code"), {}, space)
+    (source,) = (
+        cell.source for cell in book.cells if "parameters" in cell.metadata.get("tags", [])
+    )
+    exec(source, {}, space)
     return space
 
 
@@ -72,7 +75,7 @@ def test_the_notebooks_are_copied_into_a_new_folder_only(tmp_path: Path, capsys)
     assert f"{len(originals)} notebooks" in capsys.readouterr().out
     for path in originals:
         assert (tmp_path / "mine" / path.name).read_bytes() == path.read_bytes()
-        for value in notebook.read_notebook(
+        for value in runner.read_notebook(
             path
         ).defaults.values():  # the results that it reads come along
             if isinstance(value, str) and value.endswith((".json", ".png")):

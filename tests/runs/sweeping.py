@@ -6,7 +6,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
-from astkit.runs import notebook
+from astkit.runs import runner
 
 PARAMETERS = """\
 rate = 0.1  # a float
@@ -62,7 +62,7 @@ def process(monkeypatch):
             act = (acts or ("complete",))[min(len(calls), len(acts) or 1) - 1]
             return act(record, parameters) if callable(act) else act
 
-        monkeypatch.setattr(notebook, "execute", execute)
+        monkeypatch.setattr(runner, "execute", execute)
         return calls
 
     return play

@@ -12,11 +12,11 @@ import papermill
 import pytest
 import torch
 from nbformat import NotebookNode
-from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_output
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from astkit.runs import export, notebook
+from astkit.runs import export, runner
 from tests.notebooks.conftest import FOLDER
 from tests.runs.sweeping import write as write_notebook
 
@@ -40,13 +40,14 @@ def sources(book: NotebookNode) -> list[str]:
 
 
 def build(path: Path, **parameters: object) -> NotebookNode:
-    return export.build_notebook(notebook.read_notebook(path), parameters)
+    return export.build_notebook(runner.read_notebook(path), parameters)
 
 
-def test_the_order_is_title_parameters_package_notebook(small: Path) -> None:
+def test_the_order_is_title_package_parameters_notebook(small: Path) -> None:
     book = build(small)
-    assert [cell.source.splitlines()[0] for cell in book.cells[:2]] == ["# Does it?", "## Settings"]
-    _, package, body = sources(book)
+    texts = [cell.source for cell in book.cells if cell.cell_type == "markdown"]
+    assert [text.splitlines()[0] for text in texts] == ["# Does it?", "## Settings"]
+    package, _, body = sources(book)
     assert package.startswith("# astkit ")
     assert package.splitlines()[0].endswith("compressed archive, which is all that the cells need.")
     folded = [cell for cell in book.cells if "jupyter" in cell.metadata]
@@ -60,7 +61,7 @@ def test_the_order_is_title_parameters_package_notebook(small: Path) -> None:
 
 def test_parameters_are_set_below_their_defaults(small: Path, tmp_path: Path) -> None:
     book = build(small, name="it's", seeds=[0, 1], rate=1)
-    before, _, after = sources(book)[0].partition("\n\n# set by astkit export\n")
+    before, _, after = sources(book)[1].partition("\n\n# set by astkit export\n")
     assert before.startswith("rate: float = 0.1  # passés\n")
     lines = ["out = 'run'", 'name = "it\'s"', "seeds = [0, 1]", "rate = 1"]
     assert after.splitlines() == lines
@@ -69,12 +70,22 @@ def test_parameters_are_set_below_their_defaults(small: Path, tmp_path: Path) ->
     with pytest.raises(ValueError, match=r"01_small.ipynb has no parameter 'rates': choose from"):
         build(small, rates=1)
     bare = write_notebook(tmp_path / "bare.ipynb", "1", parameters=None)
-    assert [s.partition(" ")[0] for s in sources(build(bare))] == ["", "#", "1"]
-    cells = [new_code_cell("1"), new_code_cell("x = 1", metadata={"tags": ["parameters"]})]
-    metadata = nbformat.read(small, 4).metadata
-    nbformat.write(new_notebook(cells=cells, metadata=metadata), tmp_path / "late.ipynb")
-    with pytest.raises(ValueError, match="the parameters cell must be the first code cell"):
-        build(tmp_path / "late.ipynb")
+    assert [s.partition(" ")[0] for s in sources(build(bare))] == ["#", "", "1"]
+
+
+def test_a_first_cell_above_the_parameters_finds_the_package(small: Path) -> None:
+    book = nbformat.read(small, 4)
+    first = "from astkit import runs\n\nnb = runs.notebook()"
+    book.cells.insert(1, new_code_cell(first))
+    nbformat.write(book, small)
+    exported = build(small, rate=0.2)
+    _, package, places, settings, parameters, last = exported.cells
+    assert package.source.startswith("# astkit ")
+    assert places.source == first
+    assert "change values in the next cell" in settings.source
+    assert "The folded cell above holds astkit" in settings.source
+    assert parameters.source.endswith("rate = 0.2")
+    assert last.source == "import astkit"
 
 
 TEXTS = ["docs_pairs.jsonl.gz", "docs_pairs.LICENSES.txt"]
@@ -83,7 +94,7 @@ TEXTS = ["docs_pairs.jsonl.gz", "docs_pairs.LICENSES.txt"]
 def test_every_notebook_can_be_exported_with_what_it_uses_and_names_its_limit() -> None:
     limited = []
     for path in [*sorted(FOLDER.glob("*.ipynb")), export.COMPETITION]:
-        plan = notebook.read_notebook(path)
+        plan = runner.read_notebook(path)
         book = export.build_notebook(plan, {"preset": "full"} if "preset" in plan.defaults else {})
         assert len(book.cells) == len(nbformat.read(path, 4).cells) + 2
         data = {"04": TEXTS, "07": TEXTS, "08": ["bikes.csv.gz"]}.get(path.name[:2], [])
@@ -116,7 +127,7 @@ def named(small: Path) -> Path:
 
 
 def test_the_archive_and_named_files_are_unpacked_and_a_changed_one_is_refused(named, tmp_path):
-    parameters, package, _ = sources(build(named))
+    package, parameters, _ = sources(build(named))
     shown = "import astkit\nprint(astkit.__file__)\nprint(astkit.Gate.__module__)\nprint(results)"
     shown += "\nprint(open(results, 'rb').read(), repr(word), repr(empty))"
     again = run_cells(tmp_path / "run", parameters, package, package, shown)  # a cell may run twice
@@ -176,7 +187,7 @@ def test_an_export_has_the_files_that_its_code_needs(need: str, tmp_path: Path) 
     for name, content in files.items():
         (path.parent / name).parent.mkdir(exist_ok=True)
         (path.parent / name).write_text(content)
-    first, package, last = sources(build(path))
+    package, first, last = sources(build(path))
     package = package.partition("from astkit.runs import export")[0]  # imports torch
     here = "import sys; sys.path.insert(0, '')"  # as in a kernel
     done = run_cells(tmp_path / "empty", here, first, package, last.removeprefix("%time "))
@@ -252,7 +263,7 @@ def test_what_code_names_is_taken_along_or_listed(case: str, tmp_path: Path) -> 
         write = write_notebook if name.endswith(".ipynb") else Path.write_text
         write(path.parent / name, text)
         named.add(name)
-    needs = export.find_needs(notebook.read_notebook(path), {})
+    needs = export.find_needs(runner.read_notebook(path), {})
     missing = {case.removeprefix("not taken: ")} - MEANT.keys()
     assert {each.name for each in needs.lacking} == missing
     kept = {each for each in named if case != "keys" and not missing & {*Path(each).parts}}

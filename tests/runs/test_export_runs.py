@@ -20,7 +20,7 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell
 from PIL import Image
 
-from astkit.runs import export, notebook
+from astkit.runs import export, runner
 from tests.notebooks.conftest import FOLDER
 
 PARAMS = Path(__file__).resolve().parents[1] / "notebooks" / "params"
@@ -109,7 +109,7 @@ def make_cifar10(folder: Path) -> None:
 @pytest.mark.parametrize("number", SMALLER)
 def test_an_export_runs_on_its_own_package(number: str, kernels: Path, tmp_path: Path) -> None:
     (original,) = FOLDER.glob(f"{number}_*.ipynb")
-    plan, changes = notebook.read_notebook(original), dict(SMALLER[number])
+    plan, changes = runner.read_notebook(original), dict(SMALLER[number])
     make_cifar10(tmp_path / "input" / changes.pop("mount", "none") / "cifar10")
     parameters = yaml.safe_load((PARAMS / f"{original.stem}.yaml").read_text())
     named = {
@@ -152,7 +152,7 @@ def test_the_template_of_a_competition_writes_a_submission(
     table[:400].assign(size=labels[:400]).to_csv(folder / "train.csv", index=False)
     table[400:].to_csv(folder / "test.csv", index=False)
     parameters = {"label": "size", "row_id": "number", "epochs": 40}
-    plan = notebook.read_notebook(export.COMPETITION)
+    plan = runner.read_notebook(export.COMPETITION)
     source = export.write_notebook(plan, parameters, tmp_path / "out")
     executed(kernels, source, tmp_path / "empty", tmp_path / "input")
     submission = pd.read_csv(tmp_path / "empty" / "submission.csv")

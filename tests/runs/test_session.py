@@ -2,13 +2,18 @@
 
 from typing import Any
 
+import nbformat
+import papermill
 import pytest
 import torch
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import RichOutput, capture_output
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from astkit import runs
+from astkit.runs import runner
 from astkit.runs.record import FOLDER, Record
+from astkit.runs.session import HEIGHT
 from astkit.widgets.style import picture
 
 
@@ -26,22 +31,67 @@ def texts(outputs: list[RichOutput]) -> list[Any]:
     return [output.data.get("text/markdown") for output in outputs]
 
 
-def test_the_answer_takes_the_place_of_what_start_has_shown() -> None:
+def test_answer_and_picture_take_the_places_that_the_first_cell_has_shown() -> None:
     with capture_output() as shown:
-        nb = runs.start("full", threads=1)
-        ending = nb.answer("It does,\n in 3 of 3 runs.")
-    first, last = shown.outputs
-    assert texts([first, last]) == [
+        nb = runs.notebook()
+        assert not nb.full
+        assert nb.start("full", threads=1) is nb
+        assert not shown.stdout
+        ending = nb.answer("It does,\n in 3 of 3 runs.", picture())
+        nb.finish()
+    places, filled = shown.outputs[:2], shown.outputs[2:]
+    assert texts([places[0], filled[0]]) == [
         "*The answer is computed below.*",
         "**It does, in 3 of 3 runs.**",
     ]
-    assert first.transient["display_id"] == last.transient["display_id"]
-    assert last.update
+    assert f"height: {HEIGHT}px" in places[1].data["text/html"]  # nothing moves later
+    assert "image/png" in filled[1].data
+    for place, content in zip(places, filled, strict=True):
+        assert content.update
+        assert content.transient["display_id"] == place.transient["display_id"]
+    assert places[0].transient["display_id"] != places[1].transient["display_id"]
     assert ending.data == "**It does, in 3 of 3 runs.**"
     assert nb.full
     assert torch.get_num_threads() == 1
     assert "1 threads" in shown.stdout
     assert shown.stdout.endswith("preset full\n")
+
+
+def test_an_answer_without_a_picture_leaves_no_empty_place() -> None:
+    with capture_output() as shown:
+        nb = runs.notebook()
+        nb.answer("It does.")
+        runs.start("quick").answer("It does not.")
+    pages = [output.data["text/html"] for output in shown.outputs if "text/html" in output.data]
+    assert [bool(page) for page in pages] == [True, False, False, False]
+
+
+BELOW = """\
+from astkit.widgets.style import picture
+nb.start(preset)
+nb.answer("It does.", picture())
+"""
+
+
+def test_a_stored_notebook_has_the_picture_at_its_top_and_nowhere_else(tmp_path) -> None:
+    source, target = tmp_path / "a.ipynb", tmp_path / "ran.ipynb"
+    start = "from astkit import runs\n\nnb = runs.notebook()"
+    tags = {"tags": ["parameters"]}
+    cells = [
+        new_markdown_cell("# Does it?"),
+        new_code_cell(start),
+        new_code_cell("preset = 'quick'", metadata=tags),
+        new_code_cell(BELOW),
+    ]
+    nbformat.write(new_notebook(cells=cells, metadata=runner.PYTHON), source)
+    papermill.execute_notebook(source, target, {"preset": "full"}, progress_bar=False)
+    cells = nbformat.read(target, 4).cells
+    answer, picture_shown = cells[1].outputs
+    assert answer.data["text/markdown"] == "**It does.**"
+    assert "image/png" in picture_shown.data
+    assert picture_shown.metadata["image/png"]["width"] == 730
+    below = [output for cell in cells[2:] for output in cell.get("outputs", [])]
+    assert [output.data["text/markdown"] for output in below] == ["**It does.**"]
 
 
 def test_another_preset_is_refused() -> None:

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from astkit.runs import sweep
-from astkit.runs.notebook import Notebook
 from astkit.runs.record import Record
+from astkit.runs.runner import Notebook
 from tests.runs import sweeping
 from tests.runs.sweeping import error, process, root, toy  # noqa: F401 (fixtures)
 

@@ -68,7 +68,7 @@ class Notebook:
         and be a value that JSON keeps as it is.
         """
         if name not in self.names:
-            known = ", ".join(self.names) or "those of a first code cell tagged 'parameters'"
+            known = ", ".join(self.names) or "those of a code cell tagged 'parameters'"
             raise ValueError(f"{self.path.name} has no parameter {name!r}: choose from {known}")
         default = self.defaults.get(name)
         sequence = isinstance(default, list | tuple) and isinstance(value, list)

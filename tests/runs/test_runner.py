@@ -14,7 +14,7 @@ from filelock import FileLock
 from nbformat.v4 import new_code_cell
 
 import astkit
-from astkit.runs import export, notebook
+from astkit.runs import export, runner
 from astkit.runs.record import Record
 from tests.build import refused
 from tests.notebooks.conftest import FOLDER
@@ -28,41 +28,40 @@ DEFAULTS |= {"live": True, "log": "", "fails": []}
 
 @pytest.fixture
 def plan(toy):
-    return notebook.read_notebook(toy)
+    return runner.read_notebook(toy)
 
 
 def test_defaults_are_those_of_the_cell(plan, tmp_path):
     assert plan.defaults == DEFAULTS
     assert plan.path.is_absolute()
     cell = "rate: float = 0.1\nseeds = [\n  0,  # first\n  1,\n]\ncolor = '#1f77b4'\nhalf = 1 / 2"
-    typed = notebook.read_notebook(sweeping.write(tmp_path / "typed.ipynb", parameters=cell))
+    typed = runner.read_notebook(sweeping.write(tmp_path / "typed.ipynb", parameters=cell))
     assert typed.names == ("rate", "seeds", "color", "half")
     assert typed.defaults == {"rate": 0.1, "seeds": [0, 1]}  # code is known by its name alone
     assert [typed.check(name, 3) for name in ("color", "half")] == [3, 3]
-    bare = notebook.read_notebook(sweeping.write(tmp_path / "{bare}.ipynb", parameters=None))
-    refused(
-        (partial(bare.check, "x", 1), "no parameter 'x': choose from those of a first code cell")
-    )
+    bare = runner.read_notebook(sweeping.write(tmp_path / "{bare}.ipynb", parameters=None))
+    refused((partial(bare.check, "x", 1), "no parameter 'x': choose from those of a code cell"))
 
 
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.ipynb")), ids=lambda path: path.stem)
 def test_the_notebooks_of_the_project_are_read_as_their_kernel_reads_them(path):
-    cells = (cell for cell in nbformat.read(path, 4).cells if cell.cell_type == "code")
+    cells = nbformat.read(path, 4).cells
+    (cell,) = (cell for cell in cells if "parameters" in cell.metadata.get("tags", []))
     values = {}
-    exec(next(cells).source, {}, values)
-    assert notebook.read_notebook(path).defaults == values
+    exec(cell.source, {}, values)
+    assert runner.read_notebook(path).defaults == values
 
 
 def test_what_is_no_notebook_is_refused(tmp_path):
     path = tmp_path / "x.ipynb"
     with pytest.raises(FileNotFoundError, match=r"x\.ipynb"):
-        notebook.read_notebook(path)
+        runner.read_notebook(path)
     cells = '{"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": [3]}'
     for text in ("print(1)", "{}", cells, "\xff"):
         path.write_text(text, "latin-1")
-        refused((partial(notebook.read_notebook, path), r"x.ipynb is not a notebook: "))
+        refused((partial(runner.read_notebook, path), r"x.ipynb is not a notebook: "))
     sweeping.write(path, parameters="%env A=1\nc = 3\nsize = (1, 2)")
-    plan = notebook.read_notebook(path)
+    plan = runner.read_notebook(path)
     assert plan.defaults == {"c": 3, "size": (1, 2)}
     assert plan.check("size", [3, 4]) == [3, 4]
 
@@ -99,17 +98,17 @@ def test_values_of_an_earlier_run_do_not_count(earlier, tmp_path, root):
     used = "import json, os\nrow = {'rate': rate, 'seed': seed, 'mode': mode}\n"
     used += "with open(os.environ['ASTKIT_RUN'] + '/result.json', 'w') as file:\n"
     used += "    json.dump({'rows': [row]}, file)"
-    plan = notebook.read_notebook(sweeping.write(tmp_path / "a.ipynb", used))
+    plan = runner.read_notebook(sweeping.write(tmp_path / "a.ipynb", used))
     EARLIER[earlier](plan.path)
-    again = notebook.read_notebook(plan.path)
+    again = runner.read_notebook(plan.path)
     assert (again.defaults, again.code) == (plan.defaults, plan.code)
-    record = Record(notebook.run_notebook(again, {}, root).folder)
+    record = Record(runner.run_notebook(again, {}, root).folder)
     (row,) = record.result["rows"]
     assert row == {"rate": 0.1, "seed": 0, "mode": "plain"}
     assert row.items() <= record.config["parameters"].items()
     cells = export.build_notebook(again, {"mode": "full"}).cells
     sources = [cell.source for cell in cells if cell.cell_type == "code"]
-    assert sources[0] == sweeping.PARAMETERS + "\n\n# set by astkit export\nmode = 'full'"
+    assert sources[1] == sweeping.PARAMETERS + "\n\n# set by astkit export\nmode = 'full'"
     assert sources[2:] == [used]
 
 
@@ -168,9 +167,9 @@ print("done with", names)
 
 def test_a_run_leaves_a_complete_folder(tmp_path, capfd):
     folder = tmp_path / "my {note} books"
-    plan = notebook.read_notebook(sweeping.write(folder / "01 my__toy.ipynb", FACTS))
+    plan = runner.read_notebook(sweeping.write(folder / "01 my__toy.ipynb", FACTS))
     parameters = {"seed": 7, "names": ["z"]}
-    done = notebook.run_notebook(plan, parameters, folder / "runs", show=True)
+    done = runner.run_notebook(plan, parameters, folder / "runs", show=True)
     assert (done.status, done.error, done.executed) == ("complete", "", True)
     assert done.parameters == parameters
     assert done.folder.name.split("_", 1)[1].startswith("01_my_toy_")
@@ -192,7 +191,7 @@ def test_a_run_leaves_a_complete_folder(tmp_path, capfd):
 
 
 def test_a_failure_keeps_the_notebook_and_names_the_cell(plan, root):
-    done = notebook.run_notebook(plan, {"rate": 0.2, "seed": 3, "fails": [0.2, 3]}, root)
+    done = runner.run_notebook(plan, {"rate": 0.2, "seed": 3, "fails": [0.2, 3]}, root)
     assert (done.status, done.error) == ("failed", "ValueError: seed 3 is unlucky in cell [3]")
     record = Record(done.folder)
     assert (record.status, record.result) == ("failed", {})
@@ -207,33 +206,33 @@ def test_a_failure_keeps_the_notebook_and_names_the_cell(plan, root):
 def test_a_cell_may_end_the_notebook_or_its_kernel(tmp_path):
     source, record = tmp_path / "a.ipynb", Record(tmp_path / "run")
     sweeping.write(source, "1", "raise SystemExit(0)")
-    assert notebook.execute(source, record, {}) == "left"
+    assert runner.execute(source, record, {}) == "left"
     sweeping.write(source, "1", "import os; os._exit(3)")
-    end = notebook.execute(source, record, {})
+    end = runner.execute(source, record, {})
     assert (end["type"], end["cell"]) == ("DeadKernelError", None)
 
 
 def test_a_complete_run_is_not_run_again_unless_asked_for(plan, root, process):
     calls = process("complete")
-    first = notebook.run_notebook(plan, {"seed": 1}, root)
+    first = runner.run_notebook(plan, {"seed": 1}, root)
     assert Record(first.folder).result["rows"] == []  # it wrote none of its own
-    second = notebook.run_notebook(plan, {"seed": 1, "rate": 0.1}, root)  # the default, said aloud
+    second = runner.run_notebook(plan, {"seed": 1, "rate": 0.1}, root)  # the default, said aloud
     assert len(calls) == 1
     assert (second.status, second.executed, second.note) == ("complete", False, "")
     assert (second.folder, second.seconds) == (first.folder, first.seconds)
-    assert notebook.run_notebook(plan, {"seed": 2}, root).folder != first.folder
+    assert runner.run_notebook(plan, {"seed": 2}, root).folder != first.folder
     (first.folder / "checkpoint").touch()
-    third = notebook.run_notebook(plan, {"seed": 1}, root, again=True)
+    third = runner.run_notebook(plan, {"seed": 1}, root, again=True)
     assert (third.status, third.executed) == ("complete", True)
     assert not (third.folder / "checkpoint").exists()
     assert len(list(root.iterdir())) == 2
     assert len(calls) == 3
-    changed = notebook.read_notebook(sweeping.write(plan.path, "print(1)"))
-    assert notebook.run_notebook(changed, {"seed": 1}, root).note == (
+    changed = runner.read_notebook(sweeping.write(plan.path, "print(1)"))
+    assert runner.run_notebook(changed, {"seed": 1}, root).note == (
         "toy.ipynb changed since: run it with --again"
     )
-    assert notebook.run_notebook(changed, {"seed": 1}, root, again=True).note == ""
-    assert notebook.run_notebook(changed, {"seed": 1}, root).note == ""
+    assert runner.run_notebook(changed, {"seed": 1}, root, again=True).note == ""
+    assert runner.run_notebook(changed, {"seed": 1}, root).note == ""
 
 
 def test_a_failed_run_resumes_in_its_folder(plan, root, process):
@@ -249,19 +248,19 @@ def test_a_failed_run_resumes_in_its_folder(plan, root, process):
         return "complete"
 
     process(checkpoint, checkpoint, resumed)
-    first = notebook.run_notebook(plan, {}, root)
+    first = runner.run_notebook(plan, {}, root)
     assert first.status == Record(first.folder).status == "failed"
     assert first.error.endswith("x ... in cell [3]")
     assert len(first.error) < 400
-    notebook.run_notebook(plan, {}, root)
-    last = notebook.run_notebook(
-        notebook.read_notebook(sweeping.write(plan.path, "print(1)")), {}, root
+    runner.run_notebook(plan, {}, root)
+    last = runner.run_notebook(
+        runner.read_notebook(sweeping.write(plan.path, "print(1)")), {}, root
     )
     assert (last.status, last.folder, last.note) == ("complete", first.folder, "")
     assert seen == [("incomplete", {}, True)]
     assert not (first.folder / "error.json").exists()
     # the code that it was resumed with counts
-    assert not notebook.run_notebook(notebook.read_notebook(plan.path), {}, root).note
+    assert not runner.run_notebook(runner.read_notebook(plan.path), {}, root).note
 
 
 @pytest.mark.parametrize("end", ["left", KeyboardInterrupt])
@@ -275,14 +274,14 @@ def test_a_run_that_did_not_reach_its_end_is_incomplete_whatever_it_wrote(plan, 
     process(act, "complete")
     if end is KeyboardInterrupt:
         with pytest.raises(KeyboardInterrupt):
-            notebook.run_notebook(plan, {}, root)
+            runner.run_notebook(plan, {}, root)
     else:
-        done = notebook.run_notebook(plan, {}, root)
+        done = runner.run_notebook(plan, {}, root)
         assert done.status == "incomplete"
         assert "the time limit was reached" in done.note
     (record,) = map(Record, root.iterdir())
     assert record.status == "incomplete"
-    resumed = notebook.run_notebook(plan, {}, root)
+    resumed = runner.run_notebook(plan, {}, root)
     assert (resumed.status, resumed.folder) == ("complete", record.folder)
     assert record.result["rows"] == []
 
@@ -291,19 +290,19 @@ def test_a_folder_belongs_to_one_process_at_a_time(plan, root, process):
     statuses = []
 
     def meanwhile(record, parameters):
-        statuses.append(notebook.run_notebook(plan, {}, root).status)
+        statuses.append(runner.run_notebook(plan, {}, root).status)
         return error()
 
     calls = process(meanwhile, "complete")
-    folder = notebook.run_notebook(plan, {}, root).folder
+    folder = runner.run_notebook(plan, {}, root).folder
     assert statuses == ["busy"]
     with FileLock(folder / ".lock"):
         for again in (False, True):
-            done = notebook.run_notebook(plan, {}, root, again=again)
+            done = runner.run_notebook(plan, {}, root, again=again)
             assert (done.status, done.folder) == ("busy", folder)
     assert Record(folder).status == "failed"
     assert len(calls) == 1
-    assert notebook.run_notebook(plan, {}, root).status == "complete"
+    assert runner.run_notebook(plan, {}, root).status == "complete"
 
 
 TIDY = """\
