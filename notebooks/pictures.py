@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from itertools import pairwise
 from textwrap import fill
 from typing import Any
@@ -13,7 +12,9 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator, NullLocator, StrMethodFormatter
 from numpy.typing import NDArray
 
+from astkit.systems.automaton import AutomatonTrainer
 from astkit.systems.automaton.plots import coloured
+from astkit.systems.automaton.tasks import GENERATIONS
 from astkit.widgets.comparison_plots import bar, label_rows
 from astkit.widgets.style import (
     COLOURS,
@@ -28,6 +29,11 @@ from astkit.widgets.style import (
 )
 
 FRAMES = 24  # of `film_of_learning`
+FRAMES = 24  # of `film_of_learning`
+CORNER: Any = {
+    **{"xy": (0.98, 0.95), "xycoords": "axes fraction", "color": COLOURS[0]},
+    **{"ha": "right", "va": "top"},
+}
 PALE = "#BFC5CC"  # lines that others stand before
 NAMED = 4  # points of `forecasts` that have their names
 NEAR = 10.0  # points or percent up to which axes are linear
@@ -180,76 +186,82 @@ def forecasts(rows: pd.DataFrame) -> Picture:
     return figure
 
 
+class Learning(dict[int, NDArray[np.uint8]]):
+    """An observer: the pictures of a circuit that learns, by its updates.
+
+    Args:
+        trainer: of the automaton; it is observed from now on.
+    """
+
+    def __init__(self, trainer: AutomatonTrainer) -> None:
+        self.trainer = trainer
+        true = trainer.task.example()[2]
+        self.true = coloured(true, true)
+        self[trainer.step] = trainer.picture()
+        trainer.reports.add(self)
+
+    def log(self, step: int, *, phase: str, **metrics: Any) -> None:
+        """Keep the picture after each pass."""
+        if phase == "epoch":
+            self[step] = self.trainer.picture()
+
+    def close(self) -> None:
+        """Nothing is left to do."""
+
+
 @styled
-def circuit_learns(
-    ends: Mapping[int, NDArray[np.bool_]],
-    true: NDArray[np.bool_],
-    history: pd.DataFrame,
-) -> Picture:
+def circuit_learns(seen: Learning, history: pd.DataFrame) -> Picture:
     """What a circuit of one seed made of a grid after so many updates.
 
     Below, the share of neighbourhoods that are answered wrongly; other seeds
     are pale.
 
     Args:
-        ends: states by the number of updates; some of them are shown.
-        true: the state as it should be, shown last.
-        history: columns ``seed``, the one of ``ends`` first, ``step`` and
+        seen: pictures, of which some are shown.
+        history: columns ``seed``, the one of ``seen`` first, ``step`` and
             ``val_accuracy``.
     """
-    last = max(ends)
-    parts = (1 / 30, 1 / 10, 1 / 4, 1 / 2, 1)
-    shown = sorted({min(ends, key=lambda n: abs(n - p * last)) for p in parts})
+    parts = [part * max(seen) for part in (1 / 30, 1 / 10, 1 / 4, 1 / 2, 1)]
+    shown = sorted({min(seen, key=lambda n: abs(n - at)) for at in parts})
     panels = [f"{step:,} updates" for step in shown] + ["Life itself"]
     figure = picture(height=3.9)
     figure.clear()
     mosaic = [panels, ["curve"] * len(panels)]
     axes = figure.subplot_mosaic(mosaic, height_ratios=[5, 4])
-    for name, step in zip(panels, [*shown, None], strict=True):
-        state = true if step is None else ends[step]
-        _cells(axes[name], name, state, true)
-        if step is not None:
-            axes[name].set_xlabel(**_how_wrong(state, true))
-            axes["curve"].axvline(step, color=SOFT, lw=0.8, ls=":")
+    for step, name in zip(shown, panels, strict=False):
+        _cells(axes[name], name, seen[step], seen.true)
+        axes["curve"].axvline(step, color=SOFT, lw=0.8, ls=":")
+    _cells(axes["Life itself"], "Life itself", seen.true)
+    words = "red: should be dead,\npale red: alive"
+    axes["Life itself"].set_xlabel(words, size=8, color=COLOURS[0])
     _wrong_by_update(axes["curve"], history)
     axes["curve"].set_title(
         "% of the 512 neighbourhoods answered wrongly; pale: other seeds"
     )
-    words = "red cells should be dead,\npale red ones alive"
-    place = {"transform": axes["curve"].transAxes, "ha": "right", "va": "top"}
-    axes["curve"].text(0.98, 0.95, words, color=COLOURS[0], **place)
+    figure.headline(
+        "A circuit of logic gates learns the Game of Life:"
+        f" generation {GENERATIONS} of the same start"
+    )
     return figure
 
 
-def film_of_learning(
-    ends: Mapping[int, NDArray[np.bool_]],
-    true: NDArray[np.bool_],
-    history: pd.DataFrame,
-) -> Film:
-    """The states of `circuit_learns` one after another, where they differ."""
+def film_of_learning(seen: Learning, history: pd.DataFrame) -> Film:
+    """The pictures of `circuit_learns` one after another if they differ."""
     steps = [
         step
-        for before, step in pairwise([-1, *sorted(ends)])
-        if before < 0 or (ends[before] != ends[step]).any()
+        for before, step in pairwise([-1, *sorted(seen)])
+        if before < 0 or (seen[before] != seen[step]).any()
     ]
-    few = steps[:: -(-len(steps) // FRAMES)]
-    shown = sorted({*few, max(ends)})
-    frames = (_frame(step, ends[step], true, history) for step in shown)
-    return Film(frames, fps=6)
+    few = {*steps[:: -(-len(steps) // FRAMES)], max(seen)}
+    return Film((_frame(step, seen, history) for step in sorted(few)), fps=6)
 
 
 @styled
-def _frame(
-    step: int,
-    end: NDArray[np.bool_],
-    true: NDArray[np.bool_],
-    history: pd.DataFrame,
-) -> Picture:
+def _frame(step: int, seen: Learning, history: pd.DataFrame) -> Picture:
     figure = picture(3, height=2.7)
     circuit, life, curve = figure.axes
-    _cells(circuit, f"after {step:,} updates", end, true)
-    circuit.set_xlabel(**_how_wrong(end, true))
-    _cells(life, "Life itself", true, true)
+    _cells(circuit, f"after {step:,} updates", seen[step], seen.true)
+    _cells(life, "Life itself", seen.true)
     _wrong_by_update(curve, history)
     curve.axvline(step, color=COLOURS[0], lw=1.2)
     curve.xaxis.set_major_locator(MaxNLocator(3))
@@ -257,21 +269,21 @@ def _frame(
 
 
 def _cells(
-    axis: Axes, title: str, state: NDArray[Any], true: NDArray[Any]
+    axis: Axes,
+    title: str,
+    cells: NDArray[Any],
+    true: NDArray[Any] | None = None,
 ) -> None:
-    """A grid, wrong cells red."""
-    axis.imshow(coloured(state, true), interpolation="nearest")
+    """A grid in colours; below, how many differ from the ``true`` ones."""
+    axis.imshow(cells, interpolation="nearest")
     axis.set(xticks=[], yticks=[])
     axis.spines[:].set_visible(True)
     axis.set_title(title, size=9)
-
-
-def _how_wrong(state: NDArray[Any], true: NDArray[Any]) -> dict[str, Any]:
-    """How many cells of a state are wrong, as a label."""
-    wrong = int((state != true).sum())
-    words = f"{wrong:,} wrong" if wrong else "all right"
-    colour = COLOURS[0] if wrong else SELECTED
-    return {"xlabel": words, "color": colour, "weight": "bold"}
+    if true is not None:
+        wrong = int((cells != true).any(-1).sum())
+        words = f"{wrong:,} wrong" if wrong else "all right"
+        colour = COLOURS[0] if wrong else SELECTED
+        axis.set_xlabel(words, color=colour, weight="bold")
 
 
 def _wrong_by_update(axis: Axes, history: pd.DataFrame) -> None:
@@ -283,3 +295,29 @@ def _wrong_by_update(axis: Axes, history: pd.DataFrame) -> None:
     axis.set_title("% answered wrongly", size=9)
     axis.set(xlabel="updates", ylim=0, xlim=(0, history["step"].max()))
     axis.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+
+
+@styled
+def soft_and_hard(history: pd.DataFrame) -> Picture:
+    """Loss of the soft automaton and wrong cells of the hard one by update.
+
+    A line a seed, red where cells are wrong at the end.
+
+    Args:
+        history: columns ``seed``, ``step``, ``val_loss`` and ``val_wrong``.
+    """
+    figure = picture(2, height=2.8)
+    losses, wrong = figure.axes
+    for _, run in history.groupby("seed"):
+        fails = run["val_wrong"].iloc[-1] > 0
+        look = {"color": COLOURS[0] if fails else SELECTED, "lw": 1.2}
+        losses.plot(run["step"], run["val_loss"], **look)
+        wrong.plot(run["step"], run["val_wrong"], **look)
+    losses.set(title="soft: loss per sample", xlabel="updates", yscale="log")
+    wrong.set(title="hard: cells wrong", xlabel="updates", ylim=0)
+    failed = (history.groupby("seed")["val_wrong"].last() > 0).sum()
+    seeds = history["seed"].nunique()
+    figure.headline(
+        f"{seeds - failed} of {seeds} end all right, the red ones not"
+    )
+    return figure

@@ -1,11 +1,13 @@
 """The figures beside the notebooks: what is drawn where."""
 
 import importlib.util
+import io
 
-import numpy as np
 import pandas as pd
 import pytest
+from PIL import Image
 
+from astkit.systems.automaton import AutomatonTrainer, game_of_life
 from tests.notebooks.conftest import FOLDER
 
 
@@ -37,28 +39,40 @@ def test_shares_have_a_row_for_each_condition_and_the_possible_gain_beside_it():
     assert [each.get_text() for each in figure.legends[0].get_texts()] == ["aim", "random"]
 
 
-def test_bars_are_numbers_of_gates_without_plain_wires():
-    counts = np.zeros(16, int)
-    counts[[1, 3, 7]] = [10, 25, 5]
-    (axis,) = figures.gate_histogram(counts).axes
-    names = [tick.get_text() for tick in axis.get_yticklabels()]
-    bars = dict(zip(names, [bar.get_width() for bar in axis.patches], strict=True))
-    assert len(bars) == 15
-    assert "a" not in bars
-    assert list(bars.items())[-2:] == [("a or b", 5), ("a and b", 10)]  # the largest on top
-
-
-def test_every_seed_has_a_line_and_no_wrong_cells_are_at_zero():
+def a_history(seeds, steps):
     rows = [
-        {"seed": seed, "step": step, "val_loss": 0.1 / step, "val_wrong": 250 * (step < 3)}
-        for seed in (0, 1)
-        for step in (1, 2, 3)
+        {"seed": seed, "step": step, "val_loss": 0.1 / step, "val_wrong": 250 * (step <= seed)}
+        for seed in seeds
+        for step in steps
     ]
-    figure = figures.soft_and_hard(pd.DataFrame(rows))
+    return pd.DataFrame(rows).assign(val_accuracy=lambda table: 1 - table["val_wrong"] / 1000)
+
+
+def test_seeds_that_end_with_wrong_cells_are_red_and_counted():
+    figure = pictures.soft_and_hard(a_history((0, 9), (1, 2, 3)))
     losses, wrong = figure.axes
-    assert [line.get_label() for line in losses.lines] == ["seed 0", "seed 1"]
-    assert wrong.lines[1].get_ydata().tolist() == [250, 250, 0]
-    assert wrong.get_yticks().tolist() == [0, 1, 10, 100]
+    assert [line.get_color() for line in losses.lines] == [pictures.SELECTED, pictures.COLOURS[0]]
+    assert wrong.lines[0].get_ydata().tolist() == [0, 0, 0]
+    assert figure.get_suptitle().startswith("1 of 2 end all right")
+
+
+def test_a_circuit_is_seen_after_some_updates_beside_the_truth():
+    trainer = AutomatonTrainer(game_of_life(), iterations=50, device="cpu")
+    seen = pictures.Learning(trainer)
+    trainer.run(progress=False)
+    assert list(seen) == [0, 25, 50]
+    history = a_history((0, 1), (25, 50))
+    figure = pictures.circuit_learns(seen, history)
+    titles = [axis.get_title() for axis in figure.axes[:4]]
+    assert titles == ["0 updates", "25 updates", "50 updates", "Life itself"]
+    wrong = int((seen[50] != seen.true).any(-1).sum())
+    assert figure.axes[2].get_xlabel() == f"{wrong:,} wrong"
+    assert figure.axes[-1].lines[-1].get_color() == pictures.INK  # the seed that is seen
+    seen[50] = seen.true
+    assert pictures.circuit_learns(seen, history).axes[2].get_xlabel() == "all right"
+    film = pictures.film_of_learning(seen, history)
+    with Image.open(io.BytesIO(film.png)) as frames:
+        assert frames.n_frames == 2  # the picture after 25 updates is that of 0
 
 
 def test_learning_shows_the_mean_over_seeds_and_the_marks():

@@ -92,10 +92,7 @@ class AutomatonTask:
             return samples.x[:1], self.steps, samples.y[0]
         generator = rng.generator(0, "example")
         start = torch.randint(2, (1, 1, SIDE, SIDE), generator=generator).float()
-        end = start[0, 0]
-        for _ in range(GENERATIONS):
-            end = life_step(end)
-        return start, GENERATIONS, end
+        return start, GENERATIONS, life(start[0, 0], GENERATIONS)[-1]
 
     def masks(self, index: Tensor | None, seed: int, iteration: int) -> Tensor | None:
         """Fire masks of samples ``index [batch]`` on the CPU; ``None`` if all cells fire."""
@@ -173,6 +170,14 @@ def life_step(grid: Tensor) -> Tensor:
     moves = [(dy, dx) for dy in (-1, 0, 1) for dx in (-1, 0, 1)]
     alive = torch.stack([grid.roll(move, (-2, -1)) for move in moves]).sum(0)  # and the cell itself
     return ((alive == 3) | ((alive == 4) & (grid == 1))).to(grid.dtype)
+
+
+def life(grid: Tensor, steps: int) -> Tensor:
+    """All states from ``grid`` on, one more than ``steps``: ``[steps + 1, *grid.shape]``."""
+    states = [grid]
+    for _ in range(steps):
+        states.append(life_step(states[-1]))
+    return torch.stack(states)
 
 
 def life_table() -> tuple[Tensor, Tensor]:
