@@ -1,40 +1,27 @@
-"""Figures that only notebooks draw."""
+"""Figures of notebook 06, from tables of committed results."""
 
 from __future__ import annotations
 
-from itertools import pairwise
+from collections.abc import Sequence
 from textwrap import fill
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.ticker import MaxNLocator, NullLocator, StrMethodFormatter
-from numpy.typing import NDArray
+from matplotlib.ticker import NullLocator, PercentFormatter
 
-from astkit.systems.automaton import AutomatonTrainer
-from astkit.systems.automaton.plots import coloured
-from astkit.systems.automaton.tasks import GENERATIONS
 from astkit.widgets.comparison_plots import bar, label_rows
 from astkit.widgets.style import (
-    COLOURS,
     INK,
     SELECTED,
+    SKIPPED,
     SOFT,
-    Film,
     Picture,
     line,
     picture,
     styled,
 )
 
-FRAMES = 24  # of `film_of_learning`
-FRAMES = 24  # of `film_of_learning`
-CORNER: Any = {
-    **{"xy": (0.98, 0.95), "xycoords": "axes fraction", "color": COLOURS[0]},
-    **{"ha": "right", "va": "top"},
-}
-PALE = "#BFC5CC"  # lines that others stand before
 NAMED = 4  # points of `forecasts` that have their names
 NEAR = 10.0  # points or percent up to which axes are linear
 SHOWN = (-0.6, 1.25)  # ends of the axis of `shares`
@@ -186,138 +173,53 @@ def forecasts(rows: pd.DataFrame) -> Picture:
     return figure
 
 
-class Learning(dict[int, NDArray[np.uint8]]):
-    """An observer: the pictures of a circuit that learns, by its updates.
+@styled
+def threshold(
+    steps: Sequence[tuple[Sequence[float], float]], rate: float
+) -> Picture:
+    """Losses of samples and the threshold by batch; the share above it.
 
     Args:
-        trainer: of the automaton; it is observed from now on.
+        steps: of each batch the losses of its samples, and the threshold.
+        rate: the share that was asked for.
     """
-
-    def __init__(self, trainer: AutomatonTrainer) -> None:
-        self.trainer = trainer
-        true = trainer.task.example()[2]
-        self.true = coloured(true, true)
-        self[trainer.step] = trainer.picture()
-        trainer.reports.add(self)
-
-    def log(self, step: int, *, phase: str, **metrics: Any) -> None:
-        """Keep the picture after each pass."""
-        if phase == "epoch":
-            self[step] = self.trainer.picture()
-
-    def close(self) -> None:
-        """Nothing is left to do."""
-
-
-@styled
-def circuit_learns(seen: Learning, history: pd.DataFrame) -> Picture:
-    """What a circuit of one seed made of a grid after so many updates.
-
-    Below, the share of neighbourhoods that are answered wrongly; other seeds
-    are pale.
-
-    Args:
-        seen: pictures, of which some are shown.
-        history: columns ``seed``, the one of ``seen`` first, ``step`` and
-            ``val_accuracy``.
-    """
-    parts = [part * max(seen) for part in (1 / 30, 1 / 10, 1 / 4, 1 / 2, 1)]
-    shown = sorted({min(seen, key=lambda n: abs(n - at)) for at in parts})
-    panels = [f"{step:,} updates" for step in shown] + ["Life itself"]
-    figure = picture(height=3.9)
-    figure.clear()
-    mosaic = [panels, ["curve"] * len(panels)]
-    axes = figure.subplot_mosaic(mosaic, height_ratios=[5, 4])
-    for step, name in zip(shown, panels, strict=False):
-        _cells(axes[name], name, seen[step], seen.true)
-        axes["curve"].axvline(step, color=SOFT, lw=0.8, ls=":")
-    _cells(axes["Life itself"], "Life itself", seen.true)
-    words = "red: should be dead,\npale red: alive"
-    axes["Life itself"].set_xlabel(words, size=8, color=COLOURS[0])
-    _wrong_by_update(axes["curve"], history)
-    axes["curve"].set_title(
-        "% of the 512 neighbourhoods answered wrongly; pale: other seeds"
-    )
-    figure.headline(
-        "A circuit of logic gates learns the Game of Life:"
-        f" generation {GENERATIONS} of the same start"
-    )
-    return figure
-
-
-def film_of_learning(seen: Learning, history: pd.DataFrame) -> Film:
-    """The pictures of `circuit_learns` one after another if they differ."""
-    steps = [
-        step
-        for before, step in pairwise([-1, *sorted(seen)])
-        if before < 0 or (seen[before] != seen[step]).any()
-    ]
-    few = {*steps[:: -(-len(steps) // FRAMES)], max(seen)}
-    return Film((_frame(step, seen, history) for step in sorted(few)), fps=6)
-
-
-@styled
-def _frame(step: int, seen: Learning, history: pd.DataFrame) -> Picture:
-    figure = picture(3, height=2.7)
-    circuit, life, curve = figure.axes
-    _cells(circuit, f"after {step:,} updates", seen[step], seen.true)
-    _cells(life, "Life itself", seen.true)
-    _wrong_by_update(curve, history)
-    curve.axvline(step, color=COLOURS[0], lw=1.2)
-    curve.xaxis.set_major_locator(MaxNLocator(3))
-    return figure
-
-
-def _cells(
-    axis: Axes,
-    title: str,
-    cells: NDArray[Any],
-    true: NDArray[Any] | None = None,
-) -> None:
-    """A grid in colours; below, how many differ from the ``true`` ones."""
-    axis.imshow(cells, interpolation="nearest")
-    axis.set(xticks=[], yticks=[])
-    axis.spines[:].set_visible(True)
-    axis.set_title(title, size=9)
-    if true is not None:
-        wrong = int((cells != true).any(-1).sum())
-        words = f"{wrong:,} wrong" if wrong else "all right"
-        colour = COLOURS[0] if wrong else SELECTED
-        axis.set_xlabel(words, color=colour, weight="bold")
-
-
-def _wrong_by_update(axis: Axes, history: pd.DataFrame) -> None:
-    """Percent of neighbourhoods answered wrongly: a line a seed."""
-    first = history["seed"].iloc[0]
-    for seed, run in reversed(list(history.groupby("seed", sort=False))):
-        look = {"color": INK, "lw": 1.8} if seed == first else {"color": PALE}
-        axis.plot(run["step"], 100 * (1 - run["val_accuracy"]), **look)
-    axis.set_title("% answered wrongly", size=9)
-    axis.set(xlabel="updates", ylim=0, xlim=(0, history["step"].max()))
-    axis.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
-
-
-@styled
-def soft_and_hard(history: pd.DataFrame) -> Picture:
-    """Loss of the soft automaton and wrong cells of the hard one by update.
-
-    A line a seed, red where cells are wrong at the end.
-
-    Args:
-        history: columns ``seed``, ``step``, ``val_loss`` and ``val_wrong``.
-    """
-    figure = picture(2, height=2.8)
-    losses, wrong = figure.axes
-    for _, run in history.groupby("seed"):
-        fails = run["val_wrong"].iloc[-1] > 0
-        look = {"color": COLOURS[0] if fails else SELECTED, "lw": 1.2}
-        losses.plot(run["step"], run["val_loss"], **look)
-        wrong.plot(run["step"], run["val_wrong"], **look)
-    losses.set(title="soft: loss per sample", xlabel="updates", yscale="log")
-    wrong.set(title="hard: cells wrong", xlabel="updates", ylim=0)
-    failed = (history.groupby("seed")["val_wrong"].last() > 0).sum()
-    seeds = history["seed"].nunique()
-    figure.headline(
-        f"{seeds - failed} of {seeds} end all right, the red ones not"
-    )
+    limits = np.array([limit for _, limit in steps])
+    table = pd.DataFrame({"loss": [np.asarray(row) for row, _ in steps]})
+    table = table.explode("loss").astype(float).rename_axis("step")
+    table["above"] = table["loss"] > limits[table.index]
+    passed = table["above"].groupby("step").mean()
+    figure = picture(2, height=3.6)
+    figure.headline("The threshold follows the falling losses")
+    cloud, share = figure.axes
+    cloud.get_gridspec().set_width_ratios([2.2, 1])
+    for above, colour in ((True, SELECTED), (False, SKIPPED)):
+        those = table.loc[table["above"] == above, "loss"]
+        cloud.plot(those, ".", ms=2.2, mew=0, color=colour)
+    cloud.plot(limits, color=INK, lw=2)
+    plain: Any = {"weight": "bold", "transform": cloud.transAxes}
+    cloud.text(0.5, 0.93, "trained on", color=SELECTED, **plain)
+    cloud.text(0.05, 0.1, "skipped", color=SKIPPED, **plain)
+    end = f" threshold\n {limits[-1]:.2g}"
+    cloud.text(len(steps), limits[-1], end, weight="bold", va="center")
+    cloud.set(yscale="log", ylim=(1e-4, 10), xlim=(0, len(steps)))
+    cloud.yaxis.set_major_formatter("{x:g}")
+    share.plot(passed, color=SELECTED, lw=0.6, alpha=0.5)
+    smooth = passed.rolling(20, center=True, min_periods=1).mean()
+    share.plot(smooth, color=SELECTED, lw=2)
+    share.axhline(rate, ls="--", color=INK)
+    words = f"asked for: {100 * rate:.0f} %"
+    share.text(len(steps), rate + 0.01, words, ha="right", va="bottom")
+    words = f"trained on: {100 * table['above'].mean():.0f} %"
+    plain = {"color": SELECTED, "weight": "bold", "ha": "right", "va": "top"}
+    share.text(len(steps), max(0.07, smooth.min() - 0.05), words, **plain)
+    share.set(ylim=(0, max(0.6, rate)), xlim=(0, len(steps)))
+    share.yaxis.set_major_formatter(PercentFormatter(1))
+    for axis, word in (
+        (cloud, "loss of a sample"),
+        (share, "share of a batch"),
+    ):
+        axis.set(xlabel="batch", ylabel=word)
+    figure.alt = """Losses of all samples by batch, most of them falling below
+    0.01, with the threshold as a line through the cloud: samples above it are
+    trained on. Beside it the share of each batch that is above it."""
     return figure

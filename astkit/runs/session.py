@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from astkit.runs.record import Record, Row
 
 PRESETS = ("quick", "full")
-HEIGHT = 360  # pixels that are kept for the picture
+HEIGHT = 346  # pixels that are kept for the picture: those of a figure 3.6 inches high
 _ANSWER, _PICTURE = "answer", "picture"  # the displays that `Session.answer` replaces
 _PLACE = (
     """<div style="height: {}px; border: 1px dashed; border-radius: 4px; opacity: 0.3"></div>"""
@@ -35,8 +35,8 @@ class Session:
         self.record: Record | None = None
         self._versions = ""
 
-    def start(self, preset: str, threads: int = 0, out: str | os.PathLike[str] = "") -> Session:
-        """Take the parameters that notebooks have in common; returns itself.
+    def start(self, preset: str, threads: int = 0, out: str | os.PathLike[str] = "") -> None:
+        """Take the parameters that notebooks have in common.
 
         Args:
             preset: "quick" or "full", the sizes that the notebook takes.
@@ -57,7 +57,6 @@ class Session:
         self.full = preset == "full"
         folder = os.environ.get(FOLDER) or out
         self.record = Record(folder) if folder else None
-        return self
 
     def answer(self, sentence: str, picture: Any = None) -> Markdown:
         """``sentence`` in bold, which also takes its place at the top, and so does ``picture``.
@@ -105,4 +104,6 @@ def start(preset: str, threads: int = 0, out: str | os.PathLike[str] = "") -> Se
 
     No height is kept for a picture.
     """
-    return notebook(height=0).start(preset, threads, out)
+    session = notebook(height=0)
+    session.start(preset, threads, out)
+    return session

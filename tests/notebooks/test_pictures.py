@@ -49,28 +49,28 @@ def a_history(seeds, steps):
 
 
 def test_seeds_that_end_with_wrong_cells_are_red_and_counted():
-    figure = pictures.soft_and_hard(a_history((0, 9), (1, 2, 3)))
+    figure = figures.soft_and_hard(a_history((0, 9), (1, 2, 3)))
     losses, wrong = figure.axes
-    assert [line.get_color() for line in losses.lines] == [pictures.SELECTED, pictures.COLOURS[0]]
+    assert [line.get_color() for line in losses.lines] == [figures.SELECTED, figures.COLOURS[0]]
     assert wrong.lines[0].get_ydata().tolist() == [0, 0, 0]
     assert figure.get_suptitle().startswith("1 of 2 end all right")
 
 
 def test_a_circuit_is_seen_after_some_updates_beside_the_truth():
     trainer = AutomatonTrainer(game_of_life(), iterations=50, device="cpu")
-    seen = pictures.Learning(trainer)
+    seen = figures.Learning(trainer)
     trainer.run(progress=False)
     assert list(seen) == [0, 25, 50]
     history = a_history((0, 1), (25, 50))
-    figure = pictures.circuit_learns(seen, history)
+    figure = figures.circuit_learns(seen, history)
     titles = [axis.get_title() for axis in figure.axes[:4]]
     assert titles == ["0 updates", "25 updates", "50 updates", "Life itself"]
     wrong = int((seen[50] != seen.true).any(-1).sum())
     assert figure.axes[2].get_xlabel() == f"{wrong:,} wrong"
-    assert figure.axes[-1].lines[-1].get_color() == pictures.INK  # the seed that is seen
+    assert figure.axes[-1].lines[-1].get_color() == figures.INK  # the seed that is seen
     seen[50] = seen.true
-    assert pictures.circuit_learns(seen, history).axes[2].get_xlabel() == "all right"
-    film = pictures.film_of_learning(seen, history)
+    assert figures.circuit_learns(seen, history).axes[2].get_xlabel() == "all right"
+    film = figures.film_of_learning(seen, history)
     with Image.open(io.BytesIO(film.png)) as frames:
         assert frames.n_frames == 2  # the picture after 25 updates is that of 0
 
