@@ -22,21 +22,39 @@ def beside(name):
 figures, pictures = beside("figures"), beside("pictures")
 
 
-def test_shares_have_a_row_for_each_condition_and_the_possible_gain_beside_it():
-    undefined = {"share": None, "share_low": None, "share_high": None}
+def test_gains_have_a_panel_a_unit_and_one_row_alone_joins_the_others():
     rows = [
-        {"policy": "aim", "share": 0.5, "share_low": 0.4, "share_high": 0.6, "gain": 2.5},
-        {"policy": "random", "share": -3.0, "share_low": -4.0, "share_high": -2.0, "gain": -15.0},
-        {"policy": "oracle", **undefined, "gain": 5.0},
+        {"condition": "drift", "unit": "%", "gain": 12.0, "gain_low": 3.0, "gain_high": 21.0},
+        {"condition": "same", "unit": "%", "gain": -0.01, "gain_low": -1.0, "gain_high": 1.0},
+        {"condition": "late", "unit": "points", "gain": 0.5, "gain_low": -1.0, "gain_high": 2.0},
     ]
-    table = [{"condition": "drift", "unit": "points", "n": 5, **row} for row in rows]
-    figure = pictures.shares(pd.DataFrame(table))
-    axis = figure.axes[0]
-    assert [label.get_text() for label in axis.get_yticklabels()] == ["drift"]
-    right = axis.child_axes[0]
-    assert [label.get_text() for label in right.get_yticklabels()] == ["5.0 points higher"]
-    assert [text.get_text() for text in axis.texts] == ["◀ -3"]  # outside of the axis
-    assert [each.get_text() for each in figure.legends[0].get_texts()] == ["aim", "random"]
+    table = pd.DataFrame(rows).assign(other=5.0)
+    (axis,) = pictures.gains(table, "both").axes
+    assert [label.get_text() for label in axis.get_yticklabels()] == ["drift", "same", "late"]
+    assert [text.get_text() for text in axis.texts] == ["+12.0 %", "0.0 %", "+0.5 points"]
+    assert axis.get_xscale() == "linear"
+    assert axis.get_xlabel() == "gain over dense training, % of the error"
+    green, grey = axis.texts[0].get_color(), axis.texts[1].get_color()
+    assert (green, grey) == (pictures.line("aim")["color"], pictures.SOFT)
+    both = pictures.gains(pd.concat([table, table]), "both").axes
+    assert [axis.get_xlabel() for axis in both] == [
+        "gain over dense training, % of the error",
+        "gain over dense training, points of accuracy",
+    ]
+
+
+def test_predictions_far_off_have_the_name_of_their_kind():
+    rows = [
+        {"kind": "web", "unit": "points", "gain": 7.0, "forecast": 14.0},
+        {"kind": "clean", "unit": "points", "gain": 1.0, "forecast": 2.0},
+        {"kind": "drift", "unit": "%", "gain": 90.0, "forecast": 89.0},
+    ]
+    table = pd.DataFrame(rows).assign(gain_low=0.5, gain_high=95.0, forecast_error=1.0)
+    figure = pictures.forecasts(table)
+    points, percent = figure.axes
+    assert [text.get_text() for text in points.texts] == ["web"]
+    assert percent.texts[:] == []
+    assert figure.get_suptitle() == "2 of 3 predictions were within 5 points or percent"
 
 
 def a_history(seeds, steps):
