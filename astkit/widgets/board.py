@@ -244,18 +244,19 @@ class LiveBoard:
         """The panels as in the browser, with ``caption`` and what is missing below."""
         wide, *small = self.panels()
         said = [part for text in (caption, *self.notes()) if text for part in wrap(text, 120)]
-        height = 2.7 + 1.4 * bool(small) + 0.16 * len(said)
+        height = 2.4 + 1.15 * bool(small) + 0.16 * len(said)
         figure = Picture(figsize=(WIDTH, height), dpi=2 * PIXELS)
-        middle, side = 1 - 2.4 / height, 0.0
+        figure.alt = "; ".join(f"{each.title} {each.value}" for each in (wide, *small))
+        middle, side = 1 - 2.1 / height, 0.0
         if self.image is not None:
             tall, broad = self.image.shape[:2]
-            side = min(0.4, 2.15 * broad / tall / WIDTH)
-            shown = figure.add_axes((0.99 - side, middle, side, 2.15 / height), anchor="N")
+            side = min(0.4, 1.85 * broad / tall / WIDTH)
+            shown = figure.add_axes((0.99 - side, middle, side, 1.85 / height), anchor="N")
             shown.set_title("current state", loc="left", size=8, color=SOFT, pad=5)
             shown.imshow(self.image, interpolation="nearest")
             shown.set_axis_off()
             side += 0.03
-        axis = figure.add_axes((0.06, middle, 0.92 - side, 2.15 / height))
+        axis = figure.add_axes((0.06, middle, 0.92 - side, 1.85 / height))
         self._curves(axis, wide)
         axis.set_title(wide.title, loc="left", size=8, color=SOFT, pad=5)
         axis.set_xlabel("batch", loc="right", labelpad=-9, size=8)
@@ -266,7 +267,7 @@ class LiveBoard:
             axis.set_title(panel.title, loc="left", size=8, color=SOFT, pad=20)
             axis.set_xticks([])
             axis.text(0, 1.1, panel.value, size=12, weight="bold", transform=axis.transAxes)
-            more = panel.more if len(panel.value + panel.more) < 17 else ""
+            more = panel.more if len(panel.value + panel.more) < 21 else ""
             axis.text(1.1, 1.1, more, size=7, color=SOFT, ha="right", transform=axis.transAxes)
         figure.text(0.02, 0.08 / height, "\n".join(said), size=8, color=SOFT, va="bottom")
         return figure

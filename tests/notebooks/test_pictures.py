@@ -116,3 +116,21 @@ def test_a_line_by_size_for_each_method_on_logarithmic_axes():
     assert (axis.get_xscale(), axis.get_yscale()) == ("log", "log")
     assert [tick.get_text() for tick in axis.get_xticklabels()] == ["1", "20"]
     assert axis.get_ylabel() == "times as fast"
+
+
+def test_each_controller_has_a_panel_with_its_share_and_the_one_asked_for():
+    rows = [
+        {"controller": name, "seed": seed, "step": step, "measured_rate": share, "rate": 0.1}
+        for name, share in (("log_integral", 0.08), ("origin_pi", 0.9))
+        for seed in range(3)
+        for step in range(20)
+    ]
+    figure = pictures.controllers(pd.DataFrame(rows), "It holds", end=15)
+    held, off = figure.axes
+    assert [axis.get_title() for axis in figure.axes] == ["log_integral", "origin_pi"]
+    share, asked = held.lines
+    assert set(share.get_ydata()) == {0.08}
+    assert set(asked.get_ydata()) == {0.1}
+    assert held.get_xlim() == (0, 15)
+    assert [text.get_text() for text in off.texts] == ["up to 90 %"]
+    assert not held.texts
