@@ -26,7 +26,7 @@ from astkit.widgets.style import (
     styled,
 )
 
-POINTS = 1000  # maximum number of points per series
+POINTS = 500  # maximum number of points per series
 BATCHES = 250  # maximum number of batches whose scores are kept
 WINDOW = 9  # shown points of the centred median over a pale noisy series
 DECADES = 5  # below the highest score, on a logarithmic axis
@@ -49,8 +49,6 @@ TITLES = {
     "metric": "validation",
     "cost": "energy and work (dashed: dense)",
 }
-
-Scores = tuple[float, np.ndarray, np.ndarray]
 
 
 @dataclass
@@ -86,7 +84,8 @@ class LiveBoard:
     Attributes:
         series: logged values as pairs of step and value, by name; of long runs every second,
             fourth, eighth..., and the newest.
-        cloud: of some batches the step, scores ``[n]``, and 1 or 0 for selected or not ``[n]``.
+        cloud: of some batches the step, and ``[n, 3]``: step, score, and 1 or 0 for selected or
+            not.
         events: step, name and value of each changed setting.
         latest: the latest value of every metric.
         image: what a trainer shows of its current state, uint8 ``[height, width, 3]``, or ``None``.
@@ -103,7 +102,7 @@ class LiveBoard:
     ) -> None:
         self.titles, self.steps, self.unit = dict(titles or {}), steps, unit
         self.series: dict[str, list[tuple[float, float]]] = {}
-        self.cloud: list[Scores] = []
+        self.cloud: list[tuple[int, np.ndarray]] = []
         self.events: list[tuple[int, str, Any]] = []
         self.latest: dict[str, Any] = {"joules_reason": "no meter was given"}
         self.image: np.ndarray | None = None
@@ -118,7 +117,8 @@ class LiveBoard:
             return
         if "scores" in metrics:
             scores, selected = metrics.pop("scores"), metrics.pop("selected")
-            self._keep(self.cloud, "scores", (step, *np.array([scores, selected])), BATCHES)
+            dots = np.array([[step] * len(scores), scores, selected], np.float32).T
+            self._keep(self.cloud, "scores", (step, dots), BATCHES)
         validated = [name for name in metrics if name.startswith("val_")]
         for name in TRAIN if phase == "train" else validated:
             value = metrics.get(name)
@@ -206,7 +206,7 @@ class LiveBoard:
         """Set the range of a panel, which never shrinks, and grows by half decades."""
         curves = [self.series.get(name, ()) for name in panel.curves]
         parts = [np.array([value for _, value in points]) for points in curves]
-        dots = [scores for _, scores, _ in self.cloud] if panel.name == "threshold" else []
+        dots = [each[:, 1] for _, each in self.cloud] if panel.name == "threshold" else []
         finite = np.concatenate([*parts, *dots, []])
         finite = finite[np.isfinite(finite)]
         positive = finite[finite > 0]
@@ -311,8 +311,8 @@ class LiveBoard:
 
     def _scores(self, axis: Axes) -> None:
         """A dot for each score, in the colours of selected and skipped rows, and their names."""
-        parts = [np.array(np.broadcast_arrays(*each)) for each in self.cloud]
-        steps, scores, selected = np.concatenate([np.empty((3, 0)), *parts], axis=1)
+        dots = [each for _, each in self.cloud]
+        steps, scores, selected = np.concatenate([np.empty((0, 3)), *dots]).T
         looks = ("trained on", SELECTED, selected > 0), ("skipped", SKIPPED, selected == 0)
         for place, (label, colour, mask) in enumerate(looks):
             axis.plot(steps[mask], scores[mask], ".", color=colour, ms=2, alpha=0.5)
