@@ -11,7 +11,7 @@ from astkit.gating.selection import Selection
 from astkit.trainers.history import few_scores
 from astkit.widgets import frontend
 from astkit.widgets.board import LiveBoard
-from astkit.widgets.screen import SEND_S, SHARE, Display, message
+from astkit.widgets.screen import SEND_S, Display, message
 
 
 class Board:
@@ -77,8 +77,8 @@ class Board:
             measured = {f"val_{name}": float(value) for name, value in metrics.items()}
             self.board.log(self._step, phase="epoch", **measured)
         if self._widget is not None and (began := time.perf_counter()) > self._due:
+            self._due = began + SEND_S
             self._widget.sent = self._message("running")
-            self._due = began + max(SEND_S, (time.perf_counter() - began) / SHARE["widget"])
 
     def _message(self, status: str) -> dict[str, Any]:
         step = f"step {self._step}" + (f" of {self.board.steps}" if self.board.steps else "")

@@ -24,7 +24,7 @@ FRAME_S = 2.0  # minimum time between two pictures
 IMAGE_S = 0.5  # minimum time between two looks at what a trainer shows of itself
 ANSWER_S = 3.0  # seconds to wait for an answer of the front end
 PICTURE_S = 1.0  # and for its picture of a run that has ended
-SHARE = {"ask": 0.1, "headless": 0.02, "widget": 0.02}  # maximum share of the time spent on each
+SHARE = {"ask": 0.1, "headless": 0.02}  # maximum share of the time spent on pictures
 LETTERS = 115  # of the words in a picture
 STEER = "trainer.steer(name, value), run.pause(), run.resume() and run.stop() work in other cells"
 UNHEARD = f"no controls, since the front end shows no widget: {STEER}"
@@ -158,8 +158,8 @@ class Screen:
             if self.pictures:
                 self._picture()
             elif self.pages:
+                self._due = moment + SEND_S
                 self.widget.sent = self.message()
-                self._due = moment + max(SEND_S, (time.perf_counter() - moment) / SHARE["widget"])
         except Exception as error:  # must not end a training run
             self.mode = "off"
             print(f"the live board is off, training continues: {error!r}", file=sys.stderr)

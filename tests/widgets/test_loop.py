@@ -65,7 +65,6 @@ def cell(monkeypatch):
 def test_points_travel_as_traits_while_the_cell_runs_and_a_picture_stays(cell, monkeypatch):
     monkeypatch.setattr(frontend, "mode", lambda live=None: "ask")
     monkeypatch.setattr(loop, "SEND_S", 0.0)
-    monkeypatch.setitem(loop.SHARE, "widget", 1e9)
     board, sent = Board(steps=20), []
     made = frontend.widget
 
