@@ -39,9 +39,9 @@ function ticks(low, high, most) {
 }
 
 function decades(low, high) {
-  const found = [];
-  for (let at = Math.ceil(Math.log10(low) - 1e-9); 10 ** at <= high * (1 + 1e-9); at++) found.push(10 ** at);
-  return found;
+  const found = [], parts = high / low > 100 ? [1] : [1, 3];
+  for (let at = Math.floor(Math.log10(low)); 10 ** at <= high; at++) found.push(...parts.map((part) => part * 10 ** at));
+  return found.filter((value) => value >= 0.99 * low && value <= 1.01 * high);
 }
 
 // 1200000 as "1.2 M", 0.00012 as "0.00012"

@@ -185,7 +185,7 @@ class LiveBoard:
             return _percent(first, digits), f"of {_percent(second, digits)}"
         if panel == "metric":
             return _percent(first, 1) if curves == ["val_accuracy"] else f"{first:.3g}", ""
-        return f"{first:.2g}", "" if second is None else f"validation {second:.2g}"
+        return _short(first), "" if second is None else f"validation {_short(second)}"
 
     def _cost(self) -> tuple[str, str]:
         """What the run has cost so far: joules where they are read, and FLOPs beside dense."""
@@ -256,12 +256,12 @@ class LiveBoard:
             shown.imshow(self.image, interpolation="nearest")
             shown.set_axis_off()
             side += 0.03
-        axis = figure.add_axes((0.06, middle, 0.92 - side, 1.85 / height))
+        axis = figure.add_axes((0.07, middle, 0.91 - side, 1.85 / height))
         self._curves(axis, wide)
         axis.set_title(wide.title, loc="left", size=8, color=SOFT, pad=5)
         axis.set_xlabel("batch", loc="right", labelpad=-9, size=8)
         for place, panel in enumerate(small):
-            left, own = 0.06 + 0.94 * place / len(small), 0.94 / len(small) - 0.065
+            left, own = 0.07 + 0.93 * place / len(small), 0.93 / len(small) - 0.065
             axis = figure.add_axes((left, middle - 1.35 / height, own, 0.7 / height))
             self._curves(axis, panel)
             axis.set_title(panel.title, loc="left", size=8, color=SOFT, pad=20)
@@ -328,6 +328,10 @@ class LiveBoard:
             step, value = self.series["threshold"][-1]
             words = f"threshold {value:.2g} "
             axis.text(step, value, words, ha="right", va="bottom", size=9, weight="bold")
+
+
+def _short(value: float) -> str:
+    return f"{value:#.2g}".rstrip(".")
 
 
 def _percent(share: float, digits: int = 0) -> str:
