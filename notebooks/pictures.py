@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from textwrap import fill
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.ticker import NullLocator, PercentFormatter
 
+from astkit import files
 from astkit.widgets.comparison_plots import bar, label_rows
 from astkit.widgets.style import (
     INK,
@@ -22,6 +23,8 @@ from astkit.widgets.style import (
     styled,
 )
 
+FASTER, SLOWER, UNKNOWN = "#5F7F95", "#A4161A", "#d0d0d0"  # of `speeds`
+WHISKERS: Any = {"fmt": "none", "ecolor": INK, "capsize": 3, "lw": 1.2}
 NAMED = 4  # points of `forecasts` that have their names
 NEAR = 10.0  # points or percent up to which axes are linear
 SHOWN = (-0.6, 1.25)  # ends of the axis of `shares`
@@ -222,4 +225,52 @@ def threshold(
     figure.alt = """Losses of all samples by batch, most of them falling below
     0.01, with the threshold as a line through the cloud: samples above it are
     trained on. Beside it the share of each batch that is above it."""
+    return figure
+
+
+def on_gpu(path: str, slow: str, fast: str) -> pd.DataFrame:
+    """Rows of `speeds` from a committed file, by network and rows of a batch.
+
+    ``slow`` and ``fast`` are two of its methods, whose steps were timed.
+    """
+    rows = []
+    for name, part in files.read_json(path)["parts"].items():
+        ratios = part.get("ratios", {})
+        arm = f"{name.removeprefix('steps, ')} rows"
+        if ratio := ratios.get(f"{slow} / {fast}"):  # of seconds
+            ends = ratio["median"], ratio["low"], ratio["high"]
+            rows.append([arm, *ends])
+        elif ratio := ratios.get(f"{fast} / {slow}"):
+            ends = ratio["median"], ratio["high"], ratio["low"]
+            rows.append([arm, *(1 / end for end in ends)])
+    names = ["arm", "speedup", "speedup_low", "speedup_high"]
+    return pd.DataFrame(rows, columns=names)
+
+
+@styled
+def speeds(panels: Mapping[str, pd.DataFrame], reference: str) -> Picture:
+    """Bars of speeds with their intervals, a panel a table.
+
+    Args:
+        panels: by title, columns ``arm``, ``speedup``, ``speedup_low`` and
+            ``speedup_high``.
+        reference: than what a speed above 1 is faster.
+    """
+    figure = picture(len(panels), height=3.6)
+    for axis, (title, table) in zip(figure.axes, panels.items(), strict=True):
+        rows = table.sort_values("speedup")
+        low, high = rows["speedup_low"], rows["speedup_high"]
+        colours = np.select([low > 1, high < 1], [FASTER, SLOWER], UNKNOWN)
+        axis.barh(rows["arm"], rows["speedup"], height=0.65, color=colours)
+        ends = [rows["speedup"] - low, high - rows["speedup"]]
+        axis.errorbar(rows["speedup"], rows["arm"], xerr=ends, **WHISKERS)
+        for place, row in enumerate(rows.to_dict("records")):
+            words = f"  {row['speedup']:.2g}"
+            axis.text(row["speedup_high"], place, words, va="center")
+        axis.axvline(1, color=INK, ls="--", lw=1.2)
+        axis.set_xlim(0, 1.15 * high.max())
+        axis.set_title(title, loc="left")
+        axis.set_xlabel(f"times as fast as {reference}")
+        axis.tick_params(axis="y", length=0)
+        axis.grid(visible=False, axis="y")
     return figure
