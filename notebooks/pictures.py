@@ -1,4 +1,4 @@
-"""Figures of notebook 06, from tables of committed results."""
+"""Figures of the notebooks, from tables and logs: nothing is trained here."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.ticker import NullLocator, PercentFormatter
 
 from astkit import files
-from astkit.widgets.comparison_plots import bar, label_rows
 from astkit.widgets.style import (
     INK,
     SELECTED,
@@ -32,6 +32,47 @@ LABELS = {
     "dense+target": "dense + validation rows",
     "random@infobatch": "random at the rate of infobatch",
 }
+
+
+def bar(
+    axis: Axes,
+    height: float,
+    values: tuple[float, float, float],
+    limits: tuple[float, float],
+    look: dict[str, Any],
+) -> None:
+    """A mean with its interval; an arrow and a number outside of ``limits``.
+
+    An interval that reaches further ends in an arrow at the edge.
+    """
+    mean, low, high = values
+    if limits[0] <= mean <= limits[1]:
+        first, last = max(low, limits[0]), min(high, limits[1])
+        errors = [[mean - first], [last - mean]]
+        axis.errorbar([mean], [height], xerr=errors, capsize=3, **look)
+        for end, shown, marker in ((low, first, "<"), (high, last, ">")):
+            if end != shown:
+                axis.plot([shown], [height], **{**look, "marker": marker})
+        return
+    beyond = mean > limits[1]
+    place: dict[str, Any] = {"va": "center", "size": 9}
+    place["ha"] = "right" if beyond else "left"
+    text = f"{mean:.3g} ▶" if beyond else f"◀ {mean:.3g}"
+    axis.text(limits[beyond], height, text, color=look["color"], **place)
+
+
+def label_rows(
+    axis: Axes, names: list[str], beside: list[str], wide: int = 30
+) -> None:
+    """Names on the left, what stands ``beside`` them on the right."""
+    axis.set_yticks(range(len(names)), [fill(name, wide) for name in names])
+    axis.set_ylim(len(names) - 0.5, -0.5)
+    axis.grid(visible=False, axis="y")
+    right = axis.secondary_yaxis("right")
+    right.set_yticks(range(len(names)), beside)
+    for side in (axis, right):
+        side.tick_params(axis="y", length=0)
+    right.spines["right"].set_visible(False)
 
 
 @styled

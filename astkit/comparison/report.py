@@ -18,6 +18,7 @@ from safetensors.torch import load
 from torch import Tensor
 
 from astkit.aim.forecast import Forecast
+from astkit.comparison.pictures import draw_values, pictures
 from astkit.comparison.samples import Samples, Suspects, explorer, image_tag, together
 from astkit.comparison.statistics import (
     ALONE,
@@ -28,11 +29,10 @@ from astkit.comparison.statistics import (
     Interval,
     by_arm,
     cost_ratio,
-    cost_share,
     is_finite,
     mean_interval,
 )
-from astkit.comparison.verdict import Verdict, judge, unequal, unit
+from astkit.comparison.verdict import Verdict, judge, unit
 from astkit.files import plain_values, read_json, write_atomic, write_json
 
 if TYPE_CHECKING:
@@ -59,7 +59,6 @@ BEST = ("best_step", "best_flops")  # of a method that keeps its best validation
 MEANS = ("value", *COSTS, "joules", "trained", "scored", "rate", *BEST)
 ON_TARGET = {BOTH: "both", ALONE: "the target alone"}
 TITLE = "Does choosing samples help here?"
-FOREST = "differences to dense training"
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>{title}</title>
 <meta name="viewport" content="width=device-width, initial-scale=1"></head><body>
@@ -276,11 +275,13 @@ class Comparison:
     # --- how it is shown ---
 
     def plot(self) -> Picture:
-        """The differences of the verdicts, with intervals; ``ValueError`` if none is known."""
-        drawn = pictures(self.entries, self.verdicts, self.controls)
-        if FOREST not in drawn:
+        """A dot for each run in the metric's unit, means, and what the verdicts say beside them.
+
+        ``ValueError`` if no method has a finite value beside dense training.
+        """
+        if not any(each.n for each in [*self.controls, *self.verdicts]):
             raise ValueError("no method has a finite value beside dense training: see table()")
-        return drawn[FOREST]
+        return draw_values(self.entries, self.metric, self.higher, self.verdicts, self.controls)
 
     def __repr__(self) -> str:
         return "\n".join([self.verdict, "", self.table().to_string(), *self.notes])
@@ -295,8 +296,8 @@ class Comparison:
         parts = [f"<h2>{TITLE}</h2>", before, f"<ul>{said}</ul>"]
         table = results(self.entries, self.verdicts, self.metric, self.controls)
         parts += [f"<p>{escape(legend(self.verdicts))}</p>", table.to_html(index=False)]
-        for alt, figure in pictures(self.entries, self.verdicts, self.controls).items():
-            parts.append(f"<p>{image_tag(escape(alt), figure)}</p>")
+        for figure in pictures(self.entries, self.verdicts, self.controls):
+            parts.append(f"<p>{image_tag(escape(figure.described()), figure)}</p>")
         parts += [f"<p>{escape(note)}</p>" for note in self.notes]
         return _PAGE.format(title=TITLE, body="\n".join(parts))
 
@@ -377,61 +378,6 @@ def results(
             row["best at step"] = f"{steps} of {best[0]['steps']:,}"
         rows.append(row)
     return pd.DataFrame(rows).fillna(_NONE)
-
-
-def pictures(
-    entries: Sequence[Entry], verdicts: Sequence[Verdict], controls: Sequence[Verdict] = ()
-) -> dict[str, Picture]:
-    """The figures that the entries allow, by their descriptions."""
-    if not verdicts:
-        return {}
-    from astkit.widgets import comparison_plots
-
-    metric, arms = verdicts[0].metric, by_arm(entries)
-    _, name = unit(metric)
-    quantity = f"{metric} ({name})" if name != metric else metric
-    dense = arms[DENSE]
-    figures: dict[str, Picture] = {}
-    if forest := _forest(controls, verdicts):
-        figures[FOREST] = comparison_plots.differences(forest, quantity, verdicts[0].higher)
-    curves = [
-        {"arm": entry["policy"], "seed": entry["seed"], "value": point[-1]}
-        | {
-            key: cost_share(cost, dense[entry["seed"]][key])
-            for key, cost in zip(COSTS, point, strict=False)
-        }
-        for entry in entries
-        if is_finite(entry["value"]) and is_finite(dense.get(entry["seed"], {}).get("value"))
-        for point in entry["curve"]
-        if is_finite(point[-1])
-    ]
-    if curves and any(all(row[key] is not None for row in curves) for key in COSTS):
-        held_out = next(iter(dense.values())).get("validation_rows")
-        values = comparison_plots.values_by_cost(curves, metric, held_out)
-        figures["validation value by cost"] = values
-    return figures
-
-
-def _forest(controls: Sequence[Verdict], verdicts: Sequence[Verdict]) -> list[dict[str, Any]]:
-    """Rows of the figure of differences: the ``controls`` to dense, and the policies."""
-    scale, rows = unit(verdicts[0].metric)[0], list[dict[str, Any]]()
-
-    def add(arm: str, against: str, gap: Interval, words: str = "") -> None:
-        if gap.n:
-            ends = {key: getattr(gap, key) * scale for key in ("mean", "low", "high")}
-            rows.append({"arm": arm, "against": against, "outcome": words, "n": gap.n, **ends})
-
-    for each in controls:
-        add(each.policy, "dense", each.difference)
-    for each in sorted(verdicts, key=lambda each: unequal(each.flops)):  # other budgets last
-        label = each.policy
-        if unequal(each.flops):
-            label += f", {each.flops.mean:.2f} x the FLOPs"
-        unlike = ", not shown to beat random" * bool(each.better and each.beats_random is False)
-        rule = f", {each.rule}" * bool(each.rule)
-        add(label, "dense", each.difference, each.words + rule + unlike)
-        add(label, "random", each.to_random)
-    return rows
 
 
 def _text(value: float, spec: str) -> str:

@@ -122,13 +122,18 @@ class Verdict:
         return (low > 0 if self.higher else high < 0) if self.to_random.n else None
 
     @property
+    def cost(self) -> str:
+        """The FLOPs of the whole run beside those of dense training, in words."""
+        if unequal(self.flops):
+            return f"{self.flops.mean:.2f} x the FLOPs"
+        same = "same FLOPs" if self.flops.n else "same budget"
+        return same if self.scores_counted else f"{same} without the scores"
+
+    @property
     def sentence(self) -> str:
         """The outcome with its numbers, as one sentence without a full stop."""
         facts = [f"{self.metric} {self.amount(self.difference)}"] if self.n else []
-        facts.append(_seeds(self.n))
-        same = "same FLOPs" if self.flops.n else "same budget"
-        same += "" if self.scores_counted else " without the scores"
-        facts.append(f"{self.flops.mean:.2f} x the FLOPs" if unequal(self.flops) else same)
+        facts += [_seeds(self.n), self.cost]
         if self.seconds.n:
             facts.append(f"{self.seconds.mean:.2f} x the time")
         if self.blocks is not None:

@@ -136,7 +136,7 @@ def archive(files: Mapping[str, Path], parts: Iterable[str] = OPTIONAL) -> str:
     for path in _PACKAGE.rglob("*.*"):
         name = f"astkit/{path.relative_to(_PACKAGE).as_posix()}"
         left_out = "/." in name or "__pycache__" in name or path.is_relative_to(SHARE)
-        left_out |= name.split("/")[1] in {*OPTIONAL} - {*parts}
+        left_out |= name.split("/")[1] in {*OPTIONAL} - {*parts} or path == COMPETITION
         if path.is_file() and not left_out:
             contents[name] = path
     content = io.BytesIO()

@@ -1,24 +1,24 @@
-"""Figures of a comparison of policies, from tables that `astkit.comparison.report` makes."""
+"""Figures of a comparison of policies, from tables that `astkit.comparison.pictures` makes."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from textwrap import fill
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from astkit.widgets.style import (
     DASHES,
     INK,
-    PAPER,
     SOFT,
     Picture,
     Table,
     legend_outside,
-    line,
     lines,
     name_seeds,
     picture,
@@ -27,106 +27,130 @@ from astkit.widgets.style import (
 
 POINTS = 49
 """Number of points at which the curves of several seeds are averaged."""
-WIDEST = 3.0
-"""A forest plot ends this many times the median row beyond 0 on the side of worse values."""
+FAR = 3.0
+"""Values that differ by more than this many times have a logarithmic axis."""
+BESIDE = 2.75  # inches right of the axis for numbers and words
+BAR = 0.24  # half the height of a bar for a mean, in rows
+JOINED = "#b5b5b5"  # of lines that join the values of a seed
 COSTS = {"flops": "FLOPs", "seconds": "time"}
 
 
 @styled
-def differences(table: Table, quantity: str = "accuracy (points)", higher: bool = True) -> Picture:
-    """Forest plot: difference of each method to dense training and to random samples.
-
-    It shows all gains. Losses and intervals that reach further than `WIDEST` times the median row
-    are cut off: see `bar`.
+def values_by_method(
+    runs: Table,
+    beside: Mapping[str, Mapping[str, Any]],
+    quantity: str = "accuracy (%)",
+    higher: bool = True,
+    names: Sequence[str] = (),
+) -> Picture:
+    """The value of each method: a dot a seed, a bar for the mean, grey lines that join seeds.
 
     Args:
-        table: columns ``arm``, ``against`` ("dense" or "random"), ``mean``, ``low``, ``high`` (NaN
-            if undefined), ``n``, the number of seeds, and ``outcome`` (shown for "dense").
-        quantity: what is compared, with its unit.
-        higher: whether a higher value is better; otherwise the axis runs from right to left, so
-            that better is to the right.
+        runs: columns ``arm``, ``seed`` and ``value``; of the first arm, with which the others are
+            compared, there is at least one.
+        beside: by arm, ``gap``: its difference to the first in words, ``ends``: where the interval
+            of the difference lies on the axis (NaN if undefined), and, of a policy, ``words``, the
+            outcome, and whether it is ``bold``, as an improvement.
+        quantity: what is compared, with its unit; "%" for shares, whose axis is linear.
+        higher: whether a higher value is better; the axis runs from left to right in any case.
+        names: the arms that there will be, in their order; by default those of ``runs``.
     """
-    rows = pd.DataFrame(table)
-    arms = list(rows["arm"].unique())
-    figure = picture(height=1.5 + 0.5 * len(arms))
+    table = pd.DataFrame(runs)
+    arms = list(dict.fromkeys([*names, *table["arm"]]))
+    values = table.pivot(index="arm", columns="seed", values="value").reindex(arms)
+    means = values.mean(axis=1)
+    known = set(table["arm"])
+    figure = picture(height=1.4 + 0.5 * len(arms))
+    figure.set_layout_engine("constrained", rect=(0, 0, 1 - BESIDE / figure.get_figwidth(), 1))
     axis = figure.axes[0]
-    axis.axvline(0, color=INK, lw=1.2)
-    both = rows["against"].nunique() > 1
-    reach = rows[["mean", "low", "high"]].abs().max(axis=1)
-    limit = WIDEST * float(reach.median()) if reach.max() > WIDEST * reach.median() > 0 else np.inf
-    known = rows[["low", "high"]].to_numpy()
-    gained = known.min(axis=1) > 0 if higher else known.max(axis=1) < 0
-    most = max(limit, float(reach[gained].max()) if gained.any() else 0.0)
-    limits = (-limit, most) if higher else (-most, limit)
-    for row in rows.to_dict("records"):
-        place, to_dense = arms.index(row["arm"]), row["against"] == "dense"
-        look: dict[str, Any] = {**line(str(row["arm"])), "linestyle": "none", "marker": "o"}
-        look |= {"ms": 8, "lw": 2.2} if to_dense else {"ms": 7, "lw": 1.4, "mfc": PAPER}
-        if str(row["arm"]).startswith("random at"):
-            look["color"] = SOFT
-        height = place + 0.14 * both * (-1 if to_dense else 1)
-        values = (row["mean"], row["low"], row["high"])
-        bar(axis, height, values, limits, look, mirrored=not higher)
-    shown = rows[["mean", "low", "high"]].clip(*limits)
-    first, last = min(0.0, float(shown.min().min())), max(0.0, float(shown.max().max()))
-    margin = 0.04 * (last - first or 1.0)
-    ends = first - margin, last + margin
-    axis.set_xlim(ends if higher else ends[::-1])
-    outcomes = rows[rows["against"] == "dense"].set_index("arm")["outcome"]
-    label_rows(axis, arms, [str(outcomes.get(arm, "")) for arm in arms])
-    sizes = sorted(rows["n"].unique())
-    seeds = f"{sizes[-1]} seed" + "s" * bool(sizes[-1] > 1)
-    seeds = seeds if len(sizes) == 1 else f"{sizes[0]} to {seeds}"
-    against = "dense training" + " and random samples" * both
-    ends_shown = ", 95 % intervals" * bool(rows["low"].notna().any())
-    axis.set_title(f"test {quantity.split(' (')[0]} against {against}, {seeds}{ends_shown}")
-    axis.set_xlabel(f"difference of {quantity}, better to the right")
-    if both:
-        for words, face in (("dense training", INK), ("random samples at its rate", PAPER)):
-            look = {"color": INK, "marker": "o", "linestyle": "none", "mfc": face}
-            axis.plot([], [], **look, label=f"minus {words}")
-        figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=2)
+    for _, seed in values.items():
+        places = np.flatnonzero(seed.notna())
+        axis.plot(seed.dropna(), places, color=JOINED, lw=0.9, zorder=1)
+    ends = np.array([each["ends"] for each in beside.values()], float)
+    logarithmic = _scale(axis, values.to_numpy(float), ends, shares="%" in quantity)
+    looks = lines(arm for arm in arms if not arm.startswith("random at"))
+    for place, arm in enumerate(arms):
+        if arm in known:
+            colour = looks[arm]["color"] if arm in looks else SOFT
+            _draw_runs(axis, place, values.loc[arm], colour)
+            own = beside.get(arm, {"ends": [], "gap": ""})
+            axis.plot(own["ends"], [place] * len(own["ends"]), color=colour, lw=1.2)
+            _write_beside(axis, place, in_digits(means[arm], means), own, colour)
+    axis.set_yticks(range(len(arms)), [fill(_named(arm), 26) for arm in arms])
+    axis.set_ylim(len(arms) - 0.4, -0.6)
+    axis.tick_params(axis="y", length=0)
+    axis.grid(visible=False, axis="y")
+    axis.spines["left"].set_visible(False)
+    best = f"{'higher' if higher else 'lower'} is better"
+    axis.set_xlabel(f"test {quantity}{', logarithmic' * logarithmic}, {best}")
+    words = "a dot: a seed, joined by grey lines; a bar: their mean"
+    if np.isfinite(ends).any():
+        words += f"; a thin line: 95 % interval of the difference to {_named(arms[0])}"
+    figure.supxlabel(words, x=0.01, ha="left", size=8, color=SOFT)
     return figure
 
 
-def bar(
-    axis: Axes,
-    height: float,
-    values: tuple[float, float, float],
-    limits: tuple[float, float],
-    look: dict[str, Any],
-    mirrored: bool = False,
-) -> None:
-    """A mean with its interval, or an arrow with its number at the edge outside of ``limits``.
+def _draw_runs(axis: Axes, place: int, values: pd.Series[float], colour: str) -> None:
+    """The dots of one method in the row ``place``, and the bar at their mean."""
+    mean, heights = values.mean(), [place - BAR, place + BAR]
+    dots: dict[str, Any] = {"marker": "o", "ms": 6, "mew": 0, "alpha": 0.55, "linestyle": "none"}
+    axis.plot(values, [place] * len(values), color=colour, **dots)
+    axis.plot([mean, mean], heights, color=colour, lw=3.5, solid_capstyle="butt")
+    if place == 0:  # what intervals are to be seen beside
+        axis.axvline(mean, color=colour, lw=0.9, ls=":", zorder=0)
 
-    An interval that reaches further ends in an arrow at the edge. ``mirrored``: the axis runs from
-    right to left.
+
+def _scale(axis: Axes, values: np.ndarray, ends: np.ndarray, shares: bool) -> bool:
+    """Scale and limits of the axis of ``values``; returns whether it is logarithmic.
+
+    It is where they differ by more than `FAR` times, but for ``shares``, of which it would squeeze
+    the ends that matter. All values are shown; intervals run to the edge of the axis where they
+    end further beyond the values than these are apart.
     """
-    mean, low, high = values
-    if limits[0] <= mean <= limits[1]:
-        first, last = max(low, limits[0]), min(high, limits[1])
-        axis.errorbar([mean], [height], xerr=[[mean - first], [last - mean]], capsize=3, **look)
-        for end, shown, pointing in ((low, first, "<>"), (high, last, "><")):
-            if end != shown:
-                axis.plot([shown], [height], **{**look, "marker": pointing[mirrored]})
-        return
-    beyond = mean > limits[1]
-    right = beyond != mirrored
-    place: dict[str, Any] = {"ha": "right" if right else "left", "va": "center", "size": 9}
-    text = f"{mean:.3g} ▶" if right else f"◀ {mean:.3g}"
-    axis.text(limits[beyond], height, text, color=look["color"], **place)
+    least, most = np.nanmin(values), np.nanmax(values)
+    logarithmic = bool(not shares and 0 < FAR * least < most)
+    if logarithmic:
+        axis.set_xscale("log")
+        axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if most < 1e3 * least else (1,)))
+        axis.xaxis.set_major_formatter("{x:,g}")
+        axis.xaxis.set_minor_locator(NullLocator())
+        least, most = np.log(least), np.log(most)
+        ends = np.log(ends, out=np.full_like(ends, -np.inf), where=~(ends <= 0))
+    else:
+        axis.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
+    reach = most - least or 0.05 * abs(most) or 1.0
+    shown = np.clip(ends[~np.isnan(ends)], least - reach, most + reach)
+    first, last = min([least, *shown]), max([most, *shown])
+    margin = 0.06 * (last - first or reach)
+    limits = np.array([first - margin, last + margin])
+    axis.set_xlim(*np.exp(limits) if logarithmic else limits)
+    return logarithmic
 
 
-def label_rows(axis: Axes, names: list[str], beside: list[str], wide: int = 30) -> None:
-    """Names on the left and what stands ``beside`` them on the right; the first row on top."""
-    axis.set_yticks(range(len(names)), [fill(name, wide) for name in names])
-    axis.set_ylim(len(names) - 0.5, -0.5)
-    axis.grid(visible=False, axis="y")
-    right = axis.secondary_yaxis("right")
-    right.set_yticks(range(len(names)), beside)
-    for side in (axis, right):
-        side.tick_params(axis="y", length=0)
-    right.spines["right"].set_visible(False)
+def _write_beside(axis: Axes, place: int, number: str, own: Mapping[str, Any], colour: str) -> None:
+    """The mean as ``number``, right of the axis, with difference and outcome."""
+    words, gap = fill(own.get("words", ""), 34), own["gap"]
+    strong: Any = {"weight": "bold", "color": colour} if own.get("bold") else {}
+    at: Any = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points"}
+    at |= {"annotation_clip": False, "in_layout": False, "va": "center"}
+    axis.annotate(number, (1, place), (42, 0), ha="right", **{**at, "color": colour, **strong})
+    axis.annotate(gap, (1, place), (51, 5 * bool(words)), **at, **strong)
+    axis.annotate(words, (1, place), (51, -1), **{**at, "va": "top", "color": SOFT, "size": 8})
+
+
+def in_digits(mean: float, means: Iterable[float]) -> str:
+    """A mean with three digits, or as many more as a quarter of the spread of ``means`` needs."""
+    numbers = [each for each in means if not np.isnan(each)]
+    steps = [abs(mean) / 100, (max(numbers) - min(numbers)) / 4]
+    decimals = [-math.floor(math.log10(step)) for step in steps if step]
+    return f"{mean:,.{min(max([0, *decimals]), 8)}f}"
+
+
+def _named(arm: str) -> str:
+    """The name of a method in the figure."""
+    if arm.startswith("random at "):
+        return f"random at {float(arm.removeprefix('random at ')):.2g}"
+    return "dense training" if arm == "dense" else arm
 
 
 @styled

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from astkit import Comparison
-from astkit.comparison.report import FOREST, pictures, results
+from astkit.comparison.pictures import pictures
+from astkit.comparison.report import results
 from astkit.comparison.verdict import judge
 from tests.comparison.test_verdict import CLEAR, NOISY, entries
 
@@ -98,7 +99,8 @@ def test_what_is_not_known_is_a_dash_and_has_no_figure() -> None:
     rows[-1]["value"] = math.nan
     lossy = report(rows, metric="loss")
     assert row_of(lossy, "x") == "x | 4 of 5 | 1.2 | 0.0 % higher | – | 1.00 | – | –"
-    assert list(pictures(rows, lossy.verdicts)) == [FOREST]
+    (figure,) = pictures(rows, lossy.verdicts)
+    assert figure.get_suptitle().startswith("x: cannot tell yet: loss ")
     assert Tags(report(rows[:5], metric="loss")._repr_html_()).seen.count("table") == 1
     assert "Holm" not in lossy._repr_html_()
 
@@ -108,7 +110,7 @@ def test_failed_runs_are_in_no_figure(rows: Rows) -> None:
     some = entries({"x": CLEAR[:3]})
     bad = {**some[0], "seed": 3, "value": None, "curve": [[25.0, 5.0, 0.1], [30.0, 6.0, 0.1]]}
     figures = [pictures(each, judge(each)) for each in (some, [*some, bad])]
-    final = [list(each.values())[1].axes[0].lines[-1].get_ydata() for each in figures]
+    final = [each[1].axes[0].lines[-1].get_ydata() for each in figures]
     assert list(final[0]) == list(final[1])
     alone = report([row for row in lost if row["policy"] in ("dense", "infobatch")])
     assert Tags(alone._repr_html_()).seen.count("table") == 1
@@ -131,17 +133,23 @@ def test_the_figures_show_what_the_verdicts_say(rows: Rows) -> None:
     rows = copy.deepcopy(rows)
     for row in rows[5:10]:
         row["flops"] = 85.0
-    forest, costs = pictures(rows, judge(rows), judge(rows, controls=True)).values()
-    (axis,) = forest.axes
-    assert axis.get_xlabel() == "difference of accuracy (points), better to the right"
+    figure, costs = pictures(rows, judge(rows), judge(rows, controls=True))
+    (axis,) = figure.axes
+    assert figure.get_suptitle() == f"{HOSTILE} brings the accuracy from 85.0 % to 87.1 %"
+    assert axis.get_title(loc="left") == "better than dense training in 5 of 5 seeds, same FLOPs"
+    assert axis.get_xlabel() == "test accuracy (%), higher is better"
     names = [text.get_text().replace("\n", " ") for text in axis.get_yticklabels()]
-    assert names[0] == "random at 0.30"
-    assert names[-1] == "infobatch, 0.85 x the FLOPs"  # what is not at equal cost is last
-    means = [round(bar.lines[0].get_xdata()[0], 6) for bar in axis.containers]
-    assert means == [0.9, 2.1, 1.2, 0.9, 0.0]  # in points; policies to dense and to random
-    (right,) = axis.child_axes
-    words = [text.get_text() for text in right.get_yticklabels()]
-    assert words == ["", "better, not shown to beat random", "cannot tell yet"]
+    assert names == ["dense training", HOSTILE, "random at 0.3", "infobatch"]  # other budgets last
+    texts = [text.get_text().replace("\n", " ") for text in axis.texts if text.get_text()]
+    assert texts == [
+        "85.0",
+        *("87.1", "2.1 points higher [1.8, 2.4]", "better, not shown to beat random"),
+        *("85.9", "0.9 points higher [-1.2, 3.0]"),
+        *("85.9", "0.9 points higher [-1.2, 3.0]", "cannot tell yet, 0.85 x the FLOPs"),
+    ]
+    lines = [line.get_xdata() for line in axis.lines if line.get_linewidth() == 1.2]
+    thin = [ends for ends in lines if len(ends)]  # dense training has none
+    assert thin[0] == pytest.approx([86.8, 87.4], abs=0.05)  # of the difference, around the mean
     drawn = {line.get_label(): line for line in costs.axes[0].lines}
     assert drawn["final value of dense"].get_ydata() == pytest.approx([0.85, 0.85])
     assert drawn["dense"].get_xdata()[[0, -1]] == pytest.approx([0.25, 1.0])

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from scipy import signal, stats
 from torch import Tensor
 
-from astkit.comparison.report import FOREST, legend, pictures
+from astkit.comparison.pictures import pictures
+from astkit.comparison.report import legend
 from astkit.comparison.statistics import Interval
 from astkit.comparison.units import by_group
 from astkit.comparison.verdict import amount, judge
@@ -156,9 +157,9 @@ def test_an_open_outcome_beside_an_interval_without_0_names_its_rule(gaps, other
     rows = entries(gaps, **others)
     found = judge(rows)[0]
     assert found.rule == rule
-    (right,) = pictures(rows, [found])[FOREST].axes[0].child_axes
-    (words,) = [text.get_text() for text in right.get_yticklabels()]
-    assert words == found.words + f", {rule}" * bool(rule)
+    texts = [text.get_text() for text in pictures(rows, [found])[0].axes[0].texts]
+    words = found.words + f", {rule or (others and found.cost)}" * bool(rule or others)
+    assert words in [text.replace("\n", " ") for text in texts]
 
 
 @pytest.mark.parametrize("gaps", [CLEAR, negative(CLEAR), SMALL])

@@ -138,7 +138,7 @@ def test_the_archive_and_named_files_are_unpacked_and_a_changed_one_is_refused(n
     (folder,) = (tmp_path / "run").iterdir()
     assert path == str(folder / "astkit" / "__init__.py")
     assert module == "astkit.gating.gate"
-    for name in ("names.py", "runs/export.py", "py.typed", "runs/competition.ipynb"):
+    for name in ("names.py", "runs/export.py", "py.typed"):
         assert (folder / "astkit" / name).read_bytes() == (ROOT / "astkit" / name).read_bytes()
     assert not list(folder.rglob("tests"))
     at = package.index('    "', len(package) // 2) + 100

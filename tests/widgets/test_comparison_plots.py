@@ -5,25 +5,30 @@ import pandas as pd
 import pytest
 
 from astkit.widgets import comparison_plots as plots
-from astkit.widgets.style import PAPER, SOFT, line
+from astkit.widgets.style import SOFT, line
 
-FOREST = [
-    {"arm": "random at 0.30", "against": "dense", "mean": -0.5, "low": -0.9, "high": -0.1, "n": 5},
-    {"arm": "infobatch", "against": "dense", "mean": 0.4, "low": -0.3, "high": 1.1, "n": 5},
-    {"arm": "infobatch", "against": "random", "mean": 0.9, "low": 0.2, "high": 1.6, "n": 3},
-    {"arm": "gate(0.25)", "against": "dense", "mean": -2.0, "low": np.nan, "high": np.nan, "n": 1},
-]
-OUTCOMES = {"random at 0.30": "", "infobatch": "cannot tell yet", "gate(0.25)": "worse"}
+LOSSES = {"dense": (26.0, 25.0, 27.0), "random at 0.0773": (20.0, 21.0, 22.0), "aim": (2.0, 2.2)}
+BESIDE = {
+    "random at 0.0773": {"gap": "19 % lower", "ends": [20.5, 21.5]},
+    "aim": {"gap": "92 % lower", "ends": [-1.0, 3.0], "words": "better", "bold": True},
+}
 
 
-def forest(rows=(), **others):
-    shown = [{**row, "outcome": OUTCOMES.get(row["arm"], "")} for row in [*FOREST, *rows]]
-    return plots.differences(shown, **others)
+def values(losses=LOSSES, beside=BESIDE, quantity="loss", **others):
+    runs = [
+        {"arm": arm, "seed": seed, "value": value}
+        for arm, of_seeds in losses.items()
+        for seed, value in enumerate(of_seeds)
+    ]
+    return plots.values_by_method(runs, beside, quantity, **others)
 
 
-def segment(bar):
-    (ends,) = bar.lines[2][0].get_segments()
-    return ends[:, 0] if ends.size else ends
+def drawn(axis, **look):
+    """The data of the lines that have this look."""
+    found = [
+        each for each in axis.lines if all(getattr(each, f"get_{k}")() == look[k] for k in look)
+    ]
+    return [each.get_data() for each in found]
 
 
 def curves(arm, final, cost=1.0):
@@ -33,52 +38,80 @@ def curves(arm, final, cost=1.0):
     return pd.concat(runs)
 
 
-def test_a_forest_plot_has_a_row_for_each_method_and_its_outcome():
-    axis = forest().axes[0]
-    assert axis.lines[0].get_xdata() == [0, 0]
-    assert [tick.get_text() for tick in axis.get_yticklabels()] == list(OUTCOMES)
-    (right,) = axis.child_axes
-    assert [tick.get_text() for tick in right.get_yticklabels()] == list(OUTCOMES.values())
-    bars = {bar.lines[0].get_xdata()[0]: bar for bar in axis.containers}
-    assert list(bars) == [-0.5, 0.4, 0.9, -2.0]
-    for row in FOREST[:3]:
-        assert segment(bars[row["mean"]]) == pytest.approx([row["low"], row["high"]])
-    assert segment(bars[-2.0]).size == 0  # one seed: a point without an interval
-    random, policy, to_random = (bars[mean].lines[0] for mean in (-0.5, 0.4, 0.9))
-    assert policy.get_color() == to_random.get_color() == line("infobatch")["color"]
-    assert (policy.get_markerfacecolor(), to_random.get_markerfacecolor()) == (
-        line("infobatch")["color"],
-        PAPER,
-    )
-    assert random.get_color() == SOFT
-    assert random.get_ydata()[0] < policy.get_ydata()[0] < to_random.get_ydata()[0] < 1.5
-    assert axis.get_ylim() == (2.5, -0.5)  # the first on top
-    title = "test accuracy against dense training and random samples, 1 to 5 seeds, 95 % intervals"
-    assert axis.get_title() == title
+def test_each_run_is_a_dot_in_its_unit_and_lines_join_those_of_a_seed():
+    axis = values(higher=False).axes[0]
+    names = [tick.get_text() for tick in axis.get_yticklabels()]
+    assert names == ["dense training", "random at 0.077", "aim"]
+    for (x, y), (place, losses) in zip(
+        drawn(axis, marker="o"), enumerate(LOSSES.values()), strict=True
+    ):
+        assert list(x[np.isfinite(x)]) == list(losses)
+        assert set(y) == {place}
+    joined = [list(x) for x, _ in drawn(axis, color=plots.JOINED)]
+    assert joined == [[26.0, 20.0, 2.0], [25.0, 21.0, 2.2], [27.0, 22.0]]
+    bars = [x[0] for x, y in drawn(axis, linewidth=3.5)]
+    assert bars == pytest.approx([26.0, 21.0, 2.1])
+    assert [list(x) for x, _ in drawn(axis, linestyle=":")] == [[26.0, 26.0]]
+    assert axis.get_ylim() == (2.6, -0.6)  # the first on top
+    colours = [each.get_color() for each in axis.lines if each.get_marker() == "o"]
+    assert colours == [line("dense")["color"], SOFT, line("aim")["color"]]
+
+
+def test_differences_and_outcomes_are_written_beside_the_rows():
+    axis = values(higher=False).axes[0]
+    written = {text.get_text(): text for text in axis.texts if text.get_text()}
+    assert list(written) == ["26.0", "21.0", "19 % lower", "2.10", "92 % lower", "better"]
+    assert written["92 % lower"].get_weight() == written["2.10"].get_weight() == "bold"
+    assert written["19 % lower"].get_weight() == "normal"
 
 
 @pytest.mark.parametrize("higher", [True, False])
-def test_better_is_to_the_right_and_what_lies_far_outside_is_an_arrow(higher):
-    ends = {"mean": -44.0, "low": -46.0, "high": -41.0}
-    if not higher:
-        ends = {"mean": 44.0, "low": 41.0, "high": 46.0}
-    far = {"arm": "rho", "against": "dense", **ends, "n": 5}
-    wide = {"arm": "seta", "against": "dense", "mean": 1.0, "low": -30.0, "high": 32.0, "n": 2}
-    (axis,) = forest([far, wide], quantity="loss", higher=higher).axes
-    limit = plots.WIDEST * np.median([0.9, 1.1, 1.6, 2.0, 32.0, 46.0])
-    (arrow,) = axis.texts
-    assert arrow.get_text() == ("◀ -44" if higher else "◀ 44")
-    assert arrow.get_ha() == "left"
-    assert arrow.get_position() == pytest.approx((-limit if higher else limit, 2.86))
-    assert segment(axis.containers[1]) == pytest.approx([FOREST[1]["low"], FOREST[1]["high"]])
-    assert segment(axis.containers[-1]) == pytest.approx([-limit, limit])
-    found = [each for each in axis.lines if len(each.get_xdata()) == 1]
-    arrows = {each.get_marker(): each.get_xdata()[0] for each in found}
-    cut = (arrows["<"], arrows[">"])
-    assert cut == pytest.approx((-limit, limit) if higher else (limit, -limit))
-    assert sorted(axis.get_xlim()) == pytest.approx((-1.08 * limit, 1.08 * limit))
-    assert axis.xaxis_inverted() == (not higher)
-    assert axis.get_xlabel() == "difference of loss, better to the right"
+def test_the_axis_is_logarithmic_where_values_differ_by_more_than_3_times(higher):
+    far, near = values(higher=higher).axes[0], values({"dense": (26.0,), "x": (9.0,)}).axes[0]
+    assert (far.get_xscale(), near.get_xscale()) == ("log", "linear")
+    assert not far.xaxis_inverted()
+    word = "higher" if higher else "lower"
+    assert far.get_xlabel() == f"test loss, logarithmic, {word} is better"
+    shares = values({"dense": (10.0,), "x": (97.0,)}, quantity="accuracy (%)").axes[0]
+    assert shares.get_xscale() == "linear"  # the ends that matter would be squeezed
+    assert values({"dense": (-1.0,), "x": (9.0,)}).axes[0].get_xscale() == "linear"
+
+
+@pytest.mark.parametrize("others", [{}, {"dense": (26.0, 24.0), "aim": (23.0, 22.0)}])
+def test_wide_intervals_run_to_the_edge_of_the_axis(others):
+    wide = {"aim": {**BESIDE["aim"], "ends": [-900.0, 30.0]}}
+    figure = values(others or LOSSES, wide)
+    (axis,) = figure.axes
+    ((x, _),) = drawn(axis, linewidth=1.2, color=line("aim")["color"])
+    assert list(x) == [-900.0, 30.0]
+    low, high = axis.get_xlim()
+    assert low > -900.0
+    assert high > 30.0
+    for x, _ in drawn(axis, marker="o"):  # every run is shown
+        assert low < np.nanmin(x) <= np.nanmax(x) < high
+    assert figure.png()
+
+
+def test_methods_that_have_no_run_yet_have_their_place():
+    figure = values({"dense": (26.0,)}, {}, names=["dense", "both", "aim"])
+    names = [tick.get_text() for tick in figure.axes[0].get_yticklabels()]
+    assert names == ["dense training", "both", "aim"]
+    assert "interval" not in figure.get_supxlabel()
+
+
+@pytest.mark.parametrize(
+    ("mean", "means", "words"),
+    [
+        (26.21, (26.21, 1.46), "26.2"),
+        (1.46, (26.21, 1.46), "1.46"),
+        (97.84, (97.84, 97.79), "97.84"),
+        (13451.2, (13451.2, 13020.0), "13,451"),
+        (0.00213, (0.00213, 0.1), "0.00213"),
+        (0.0, (0.0, 0.0), "0"),
+    ],
+)
+def test_numbers_have_the_digits_that_tell_them_apart(mean, means, words):
+    assert plots.in_digits(mean, means) == words
 
 
 def test_curves_are_means_with_bands_and_the_final_value_of_dense():
