@@ -315,3 +315,33 @@ def speeds(panels: Mapping[str, pd.DataFrame], reference: str) -> Picture:
         axis.tick_params(axis="y", length=0)
         axis.grid(visible=False, axis="y")
     return figure
+
+
+@styled
+def learning(curves: pd.DataFrame, marks: Mapping[str, float]) -> Picture:
+    """MRR by training step: means over seeds and their range.
+
+    Args:
+        curves: columns ``model``, ``seed``, ``step`` and ``val_mrr``.
+        marks: values of the baselines, drawn as lines.
+    """
+    figure = picture(height=3.6)
+    axis = figure.axes[0]
+    ends = [(value, name, SOFT) for name, value in marks.items()]
+    for model, group in curves.groupby("model", sort=False):
+        seeds = group.groupby("step")["val_mrr"]
+        mean, look = seeds.mean(), line(str(model), markers=False)
+        axis.plot(mean, **look, lw=2)
+        band: Any = {"color": look["color"], "alpha": 0.15, "lw": 0}
+        axis.fill_between(mean.index, seeds.min(), seeds.max(), **band)
+        ends.append((mean.iloc[-1], str(model), look["color"]))
+    axis.set(xlabel="training step", ylabel="mean reciprocal rank (MRR)")
+    axis.set_ylim(0, 1.08 * max(end[0] for end in ends))
+    height = -1.0
+    for value, name, colour in sorted(ends):
+        if name in marks:
+            axis.axhline(value, color=SOFT, lw=1.2, ls=":")
+        height = max(value, height + 0.06 * axis.get_ylim()[1])
+        at: Any = {"xy": (1.01, height), "xycoords": ("axes fraction", "data")}
+        axis.annotate(f"{name} {value:.2f}", **at, va="center", color=colour)
+    return figure
