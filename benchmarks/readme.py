@@ -59,11 +59,11 @@ NOTEBOOKS = {
 }
 THUMBNAIL = 180  # pixels
 PICTURES = {
-    "00": ("gate_picture = style.picture", (0, 0, 0.71, 1)),
-    "01": ("differences = compared.plot()", (0, 0, 0.72, 1)),
+    "00": ("runs.notebook()", (0, 0, 0.71, 1)),
+    "01": ("runs.notebook()", (0, 0.06, 0.5, 0.9)),
     "02": ("run = dashboard.start(trainer)", (0, 0, 1, 0.31)),
-    "03": ("speed_picture = plots.speed_bars", (0, 0, 1, 1)),
-    "04": ("before_picture = plots.drawing", (0, 0, 0.65, 1)),
+    "03": ("runs.notebook()", (0, 0.06, 1, 1)),
+    "04": ("runs.notebook()", (0, 0.06, 1, 1)),
     "05": ("healing_picture = plots.rollout_frames(", (0, 0.14, 1, 1)),
     "06": ("natural_picture = pictures.gains", (0, 0, 1, 1)),
     "07": ("suspects_picture = suspects.picture()", (0.1, 0.1, 0.8, 0.72)),
