@@ -297,7 +297,8 @@ def speeds(panels: Mapping[str, pd.DataFrame], reference: str) -> Picture:
             ``speedup_high``.
         reference: than what a speed above 1 is faster.
     """
-    figure = picture(len(panels), height=3.6)
+    most = max(map(len, panels.values()))
+    figure = picture(len(panels), height=1.2 + 0.3 * most)
     for axis, (title, table) in zip(figure.axes, panels.items(), strict=True):
         rows = table.sort_values("speedup")
         low, high = rows["speedup_low"], rows["speedup_high"]
@@ -306,7 +307,7 @@ def speeds(panels: Mapping[str, pd.DataFrame], reference: str) -> Picture:
         ends = [rows["speedup"] - low, high - rows["speedup"]]
         axis.errorbar(rows["speedup"], rows["arm"], xerr=ends, **WHISKERS)
         for place, row in enumerate(rows.to_dict("records")):
-            words = f"  {row['speedup']:.2g}"
+            words = f"  {row['speedup']:#.2g}".rstrip(".")
             axis.text(row["speedup_high"], place, words, va="center")
         axis.axvline(1, color=INK, ls="--", lw=1.2)
         axis.set_xlim(0, 1.15 * high.max())

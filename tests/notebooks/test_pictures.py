@@ -99,7 +99,7 @@ def test_bars_of_speeds_tell_by_their_colour_what_the_interval_decides():
     assert looks == [colour.lower() for colour in expected]
     spans = [tuple(segment[:, 0]) for segment in here.collections[0].get_segments()]
     assert np.allclose(spans, [rows[place][2:] for place in (1, 0, 2)])
-    assert [text.get_text().strip() for text in here.texts] == ["0.5", "2", "2.1"]
+    assert [text.get_text().strip() for text in here.texts] == ["0.50", "2.0", "2.1"]
     assert (there.get_title("left"), len(there.patches)) == ("there", 1)
 
 
