@@ -9,22 +9,31 @@ columns, by ``common`` as ever, and by a law of the first two columns that turns
 - *old*: it turns so fast that later rows follow the opposite of the recent ones, which trees that
   see the day believe;
 - *both*: the label follows the day as well, so that more rows, and late ones, are better;
-- *alike*: nothing changes.
+- *alike*: nothing changes; *constant*: nor here, and what is foretold of both is judged by
+  `MANY` fresh rows;
+- *drift*: the condition of that name, by law, in order of time; *dated drift*: its hundred rows a
+  day have a day, which is an input as well, so that trees of old rows know of the change.
 
-Foretold is each of many draws; `measured` judges the decisions on fresh later rows.
+Foretold is each of many draws.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 
+from astkit import Table
+from astkit.aim.decisions import BOTH, OLD, gain
+from astkit.aim.fit import fitted
 from astkit.aim.forecast import forecast
+from astkit.aim.proxies import RMSE
+from astkit.datasets.conditions import condition
 from astkit.files import read_json, write_json
 from astkit.stamp import describe, stamp
 from benchmarks import bench
@@ -51,10 +60,10 @@ class History:
     recent: int = 6
     rows: int = 20
 
-    def draw(self, seed: int) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """Old rows and target."""
+    def draw(self, seed: int, later: int = 0) -> list[pd.DataFrame]:
+        """Old rows, target, and rows of so many days ``later``."""
         random = np.random.default_rng([seed, 35])
-        day = np.repeat(np.arange(self.days + self.recent), self.rows)
+        day = np.repeat(np.arange(self.days + self.recent + later), self.rows)
         x = random.normal(size=(len(day), 6))
         angle = 2 * np.pi * (day / self.turn + random.random())
         turning = np.cos(angle) * x[:, 0] + np.sin(angle) * x[:, 1]
@@ -62,9 +71,10 @@ class History:
         y = self.size * turning + self.common * always + self.drift * day
         frame = pd.DataFrame(x, columns=[f"x{place}" for place in range(6)])
         frame = frame.assign(day=day, y=y + 0.3 * random.normal(size=len(day)))
-        old = day < self.days
         frame = frame if self.dated else frame.drop(columns="day")
-        return frame[old], frame[~old].reset_index(drop=True)
+        borders = np.searchsorted(day, [self.days, self.days + self.recent])
+        parts = np.split(np.arange(len(day)), borders)
+        return [frame.iloc[part].reset_index(drop=True) for part in parts]
 
 
 KINDS = {
@@ -73,26 +83,64 @@ KINDS = {
     "old": History(size=1.0, turn=14, common=0.0, dated=True),
     "both": History(size=0.0, turn=60, common=0.5, drift=0.01, dated=True),
     "alike": History(size=0.0, turn=60, common=0.5),
+    "constant": History(size=0.0, turn=60, common=0.5, dated=True),
 }
 DRAWS = {"target": 200, "both x4": 200, "old": 200, "both": 1000, "alike": 1000}
+DRAWS |= {"constant": 200, "drift": 20, "dated drift": 20}
+MANY = 5000
+Z = 1.96
+
+
+def drifted(seed: int) -> list[pd.DataFrame]:
+    """Old rows and target of the condition "drift", by law."""
+    made = condition("drift", None, seed=seed, kind="law")
+    parts = []
+    for data, first in ((made.train, 0), (made.validation, len(made.train))):
+        x, y = (each.numpy() for each in data.tensors)
+        frame = pd.DataFrame(x, columns=[f"x{place}" for place in range(x.shape[1])])
+        parts.append(frame.assign(day=(first + np.arange(len(x))) // 100, y=y[:, 0]))
+    return parts
+
+
+def contradicted(lines: Sequence[Mapping[str, Any]], parts: Sequence[pd.DataFrame]) -> bool:
+    """Whether fresh rows show the other sign of what folds say of both, where each is sure."""
+    both = next((each for each in lines if each["decision"] == "both"), None)
+    if both is None or both["low"] <= 0 <= both["high"]:
+        return False
+    old = Table(parts[0], "y", task="regression")
+    target, fresh = (Table(part, like=old) for part in parts[1:])
+    errors = []
+    for weights in (None, torch.ones(len(old) + len(target), dtype=torch.float64)):
+        trees = fitted([old, target], BOTH if weights is not None else OLD, weights)
+        errors.append((trees.predict(fresh) - fresh.values.numpy()) ** 2)
+    value, error = gain(errors[0], errors[1], RMSE, np.arange(len(fresh)))
+    return abs(value) > Z * error and (value > 0) != (both["gain"] > 0)
 
 
 def foretold(kind: str, seed: int) -> dict[str, Any]:
     """What was chosen, and the moments at which each decision was better than both, by 10 %."""
-    history = KINDS[kind]
-    old, target = history.draw(seed)
-    options: dict[str, Any] = {"date": "day"} if history.dated else {"in_order": True}
-    found = forecast(old, target, "y", seed=seed, **options)
+    options: dict[str, Any] = {"date": "day"}
+    if kind.endswith("drift"):
+        parts = drifted(seed)
+        if kind == "drift":
+            parts = [each.drop(columns="day") for each in parts]
+            options = {"in_order": True}
+    else:
+        history = KINDS[kind]
+        parts = history.draw(seed, MANY // history.rows if kind == "constant" else 0)
+        options = options if history.dated else {"in_order": True}
+    found = forecast(parts[0], parts[1], "y", seed=seed, **options)
     moments = found.moments
     means = {} if moments is None else moments.groupby("decision")["over_both"].mean().to_dict()
-    return {"chosen": found.decision.name, "over_both": means, "sentence": found.sentence}
+    made = {"chosen": found.decision.name, "over_both": means, "sentence": found.sentence}
+    return made | ({"opposite": contradicted(found.lines, parts)} if kind == "constant" else {})
 
 
 def main(draws: Callable[[str], int] = DRAWS.__getitem__) -> None:
     """Foretell the draws that the file lacks."""
     content = read_json(RESULTS) or {"stamp": stamp(), "draws": {}}
     print(describe(content["stamp"]))
-    for kind in KINDS:
+    for kind in DRAWS:
         done = content["draws"].setdefault(kind, [])
         for seed in range(len(done), draws(kind)):
             done.append(foretold(kind, seed))

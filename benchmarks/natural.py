@@ -125,7 +125,7 @@ def record(entries: list[Entry]) -> pd.DataFrame:
             for entry in entries
             if entry["later"] == later
             for each in entry["decisions"]
-            if each["decision"] != "old"
+            if each["decision"] != "old" and each["gain"] is not None
         ]
         lines.append(_record("later rows" if later else "the same period", rows))
     return pd.DataFrame(lines).set_index("test rows")

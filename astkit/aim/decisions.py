@@ -137,9 +137,18 @@ class Judge:
 
     @cached_property
     def folds(self) -> list[Fold]:
-        """Of the target's rows; where these are in order they go forward."""
+        """Of the target's rows; where these are in order they go forward.
+
+        Rows of a group of which earlier ones are fitted to are then not judged.
+        """
         units = self.sides.judged.numpy()
-        return forward_folds(units) if self.sides.forward else random_folds(units, self.sides.seed)
+        if not self.sides.forward:
+            return random_folds(units, self.sides.seed)
+        folds, groups = forward_folds(units), self.sides.target.groups
+        if groups is not None:
+            own = groups.numpy()
+            folds = [(fit, judge[~np.isin(own[judge], own[fit])]) for fit, judge in folds]
+        return [(fit, judge) for fit, judge in folds if len(judge)]
 
     @property
     def said(self) -> str:

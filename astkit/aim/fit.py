@@ -17,6 +17,7 @@ from astkit.aim.decisions import Decision
 from astkit.datasets.dependence import Array
 from astkit.datasets.table import Table
 from astkit.datasets.table_parts import read_inputs
+from astkit.progress import warn
 
 
 class Reading(TransformerMixin, BaseEstimator):
@@ -37,6 +38,9 @@ class Reading(TransformerMixin, BaseEstimator):
     def transform(self, rows: Any) -> Array:
         """Inputs of all ``rows``: a file, a DataFrame or a `Table` like the training one."""
         table = rows if isinstance(rows, Table) else read_inputs(rows, self.table)
+        if table is not rows:
+            for note in table.notes:
+                warn(note)
         return table.matrix(scaled=False)[:, self.known]
 
     def __sklearn_is_fitted__(self) -> bool:

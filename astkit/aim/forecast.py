@@ -74,6 +74,7 @@ class Forecast:
         lines: a mapping for each decision that was judged: its name, ``gain`` over "old", the 95 %
             interval from ``low`` to ``high``, ``unit``, ``proxy``, and whether this has it
             ``chosen``. The gain in the sentence was chosen on other folds than it is quoted from.
+            ``gain`` and its interval are ``None`` where the target has too few dates to judge by.
         notes: what reading left out, as sentences.
         flops: of features and estimators; trees are timed. ``seconds``: how long it took.
         in_order: whether folds go forward in time.
@@ -109,7 +110,9 @@ class Forecast:
             columns[4:] = ["won", "past", "past_low", "past_high", "chosen", "unit", "proxy"]
         # short, so that a terminal shows all columns
         lines = [{**each, "unit": each["unit"].replace("of the ", "")} for each in self.lines]
-        return pd.DataFrame(lines, columns=columns)
+        words = ("decision", "won", "unit", "proxy", "chosen")
+        numbers = {name: float for name in columns if name not in words}
+        return pd.DataFrame(lines, columns=columns).astype(numbers)
 
     @property
     def moments(self) -> pd.DataFrame | None:
@@ -325,10 +328,7 @@ def _foretell(
     sides.find_units(in_order, date)
     dates = 1 + int(sides.judged.max())
     if date is not None and dates < FORWARD_PARTS:
-        raise _CannotTellError(
-            f"the target has {dates} different values of {date!r}, and {FORWARD_PARTS} are needed"
-            " to judge later rows by"
-        )
+        return _by_moments(sides, train_on_target, date, horizon, dates)
     if sides.worth < FEWEST:
         raise _CannotTellError(
             f"the target's rows are worth about {sides.worth:.0f} independent ones, fewer than"
@@ -403,6 +403,35 @@ def _foretell(
     made = carried_out(sides, decision, sentence, train_on_target, weights_of)
     if past is None:
         return replace(made, lines=lines)
+    return replace(made, lines=lines, past=past.lines, today=past.today, notes=past.notes())
+
+
+def _by_moments(
+    sides: Sides, train_on_target: bool, date: str, horizon: float | None, dates: int
+) -> Forecast:
+    """The forecast where the target has so few ``dates`` that it cannot judge later rows itself."""
+    reason = (
+        f"the target has {dates} date{'s' * (dates > 1)} in {date!r}, and {FORWARD_PARTS} are"
+        " needed to judge later rows by"
+    )
+    proxy = proxy_of(sides)
+    if not train_on_target or not isinstance(proxy, Trees | Linear):
+        raise _CannotTellError(reason)
+    try:
+        past = past_of(sides, proxy, date, horizon)
+    except NoMomentsError as none:
+        sides.notes.append(f"no earlier moments, since {none}")
+        raise _CannotTellError(reason) from none
+    better = past.better_than_both(PLAIN)
+    decision = BOTH if better is None else better
+    said = past.sentence(decision, proxy.unit, "gain" if better is None else "over_both")
+    sentence = f"forecast: {in_words(decision)}, {said}; {reason}"
+    unknown = {"gain": None, "low": None, "high": None, "unit": proxy.unit, "proxy": proxy.name}
+    lines = [
+        {"decision": each.name, **unknown, "chosen": each == decision, **past.line(each)}
+        for each in PLAIN
+    ]
+    made = carried_out(sides, decision, sentence, train_on_target)
     return replace(made, lines=lines, past=past.lines, today=past.today, notes=past.notes())
 
 

@@ -241,7 +241,7 @@ def moments_of(
     if len(dates) < 2:
         raise NoMomentsError("the old rows have one date")
     if today < dates[-1]:
-        raise NoMomentsError("dates of the target lie among those of the old rows")
+        raise NoMomentsError("dates of the target lie among those of the old rows, or before them")
     unit = float(np.median(np.diff(dates)))
     end, gap, recent = dates[-1] + unit, today - dates[-1], end_of_new - today + unit
     first = max(dates[len(dates) // 2], dates[0] + 3 * recent)

@@ -47,6 +47,21 @@ def test_folds_keep_units_together_and_go_forward() -> None:
     assert np.concatenate([judge for _, judge in folds]).tolist() == list(range(25, 100))
 
 
+def test_later_rows_of_a_known_group_are_not_judged() -> None:
+    """Ten customers buy every day, a new one comes each day: of a later day this one is judged."""
+    day, customer = np.repeat(np.arange(20), 11), np.tile(np.arange(11), 20)
+    customer[customer == 10] = 10 + np.arange(20)
+    target = SimpleNamespace(groups=torch.from_numpy(customer))
+    given = SimpleNamespace(judged=torch.from_numpy(day), target=target, forward=True, seed=0)
+    folds = Judge(given, None, None).folds  # type: ignore[arg-type]
+    assert len(folds) == 3
+    for fit, judge in folds:
+        assert not set(customer[fit]) & set(customer[judge])
+    assert np.concatenate([judge for _, judge in folds]).tolist() == [*range(65, 220, 11)]
+    target.groups = torch.from_numpy(customer.clip(max=9))
+    assert Judge(given, None, None).folds == []  # type: ignore[arg-type]
+
+
 # --- what is judged -----------------------------------------------------------------------------
 
 
@@ -151,7 +166,9 @@ def test_a_gain_is_paired_and_that_of_an_rmse_relative() -> None:
 
 def judge_of(rows: int, forward: bool = False) -> Judge:
     """One of ``rows`` independent rows, whose losses are given."""
-    both: Any = SimpleNamespace(judged=torch.arange(rows), forward=forward, seed=0)
+    target = SimpleNamespace(groups=None)
+    judged = torch.arange(rows)
+    both: Any = SimpleNamespace(judged=judged, forward=forward, seed=0, target=target)
     return Judge(both, Recorder(), None)
 
 

@@ -73,6 +73,13 @@ def test_the_trees_are_those_of_a_literal_pipeline(
                 np.testing.assert_allclose(pipeline.predict_proba(given), shares, rtol=1e-4)
 
 
+def test_cells_and_columns_that_reading_leaves_out_are_told() -> None:
+    first = Table(OLD_ROWS.assign(kind=["a", "b"] * 100), "y")
+    found = decided(OLD, first, Table(NEW_ROWS.assign(kind="a"), like=first)).fit()
+    with pytest.warns(UserWarning, match="further columns, left out: more"):
+        found.predict(LATER.assign(kind="a", more=1.0))
+
+
 def test_what_is_stored_holds_no_rows(tmp_path: Path) -> None:
     sizes = []
     for rows in (300, 3000):

@@ -156,7 +156,7 @@ def test_no_later_rows_are_foretold_from_a_few_dates(dates: int) -> None:
     old["year"], target["year"] = 1990, 1999 + np.arange(200) % dates
     found = forecast(old, target, "y", date="year")
     assert found.decision == BOTH
-    assert f"has {dates} different values of 'year', and 4 are needed" in found.sentence
+    assert f"has {dates} date{'s' * (dates > 1)} in 'year', and 4 are needed" in found.sentence
 
 
 def test_a_date_orders_the_rows_wherever_they_stand() -> None:

@@ -323,6 +323,30 @@ def test_columns_and_rows_that_the_target_lacks_say_nothing() -> None:
         forecast(old, target, "y", in_order="day")
 
 
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize(
+    ("turn", "decision", "than"), [(1e9, BOTH, "the old rows"), (20, TARGET, "both")]
+)
+def test_moments_judge_where_the_target_has_one_date(
+    turn: float, decision: Decision, than: str
+) -> None:
+    """Its own rows cannot: 30 years, of a law that turns, and one more."""
+    whole = build.table(6200, 0, year=1980 + np.arange(6200) // 200)
+    angle = 2 * np.pi * whole["year"] / turn
+    whole["y"] = np.cos(angle) * whole["size"] + np.sin(angle) * whole["noise"]
+    found = forecast(whole[:6000], whole[6000:], "y", date="year", horizon=1)
+    assert found.decision == decision
+    assert f"better than {than} at " in found.sentence
+    assert "the target has 1 date in 'year', and 4 are needed" in found.sentence
+    table = found.table.set_index("decision")
+    assert table["gain"].isna().all()
+    assert table.loc["both", "won"].endswith(" of 6")
+    assert table.index[table["chosen"]].tolist() == [decision.name]
+    assert Forecast.from_json(json.loads(json.dumps(found.to_json()))) == found
+    assert found.plot().axes
+    assert "nan" not in str(found).lower()
+
+
 @pytest.mark.parametrize(
     ("days", "reason"),
     [
