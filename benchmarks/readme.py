@@ -28,7 +28,7 @@ from astkit.runs import export, runner
 from astkit.stamp import describe
 from astkit.trainers.evaluation import wilson_interval
 from benchmarks import distributed as bytes_added
-from benchmarks import figures, natural, natural_tables, optimal_rate, origin, tasks
+from benchmarks import figures, natural, natural_tables, optimal_rate, origin, quick, tasks
 from benchmarks import suspects as wrong_labels
 from benchmarks.bench import HERE, RESULTS, ROOT, markdown
 from benchmarks.board import board_costs
@@ -435,6 +435,18 @@ def _commits(parts: Report) -> str:
     return f"Commits: {', '.join(commits)}. {describe(list(parts.values())[-1]['stamp'])}"
 
 
+def quick_runs() -> str:
+    """CPU seconds of each notebook with preset "quick"."""
+    report = read(quick.RESULTS)
+    rows = {}
+    for number, row in sorted(report["notebooks"].items()):
+        user, system, both = quick.median(row)
+        link = f"[{number}](../{_notebook(number).relative_to(ROOT)})"
+        rows[link] = {"user, s": f"{user:.1f}", "system, s": f"{system:.1f}", "both": f"{both:.1f}"}
+        rows[link]["n"] = str(len(row["runs"]))
+    return shown(rows, "notebook", report["stamp"])
+
+
 def suspects() -> str:
     """Wrong labels found, in words."""
     return wrong_labels.sentence(read(HERE / "suspects.json")["rows"])
@@ -488,6 +500,7 @@ FILES: dict[str, tuple[Callable[[], str], ...]] = {
         logic_ca,
         distributed,
         board_costs,
+        quick_runs,
     ),
 }
 

@@ -35,7 +35,7 @@ def again(
     space: dict[str, Any] = {}
     with chdir(NOTEBOOKS), capture_output():
         for cell in code:
-            exec(compile(cell.source, path.name, "exec"), space)
+            exec(compile(cell.source, f"<{path.name}>", "exec"), space)
             if "parameters" in cell.metadata.get("tags", []):
                 space |= parameters
     return space

@@ -60,7 +60,8 @@ def drawing(flows: pd.DataFrame, depth: int) -> Picture:
     look: dict[str, Any] = {"cmap": "coolwarm", "norm": Normalize(-largest, largest)}
     sides = [1 + int(first[axis].max()) for axis in ("x", "y")]
     figure = picture(3, height=2.6)
-    figure.axes[0].get_gridspec().set_width_ratios([1, 2.6, 1])
+    grid: Any = figure.axes[0].get_gridspec()
+    grid.set_width_ratios([1, 2.6, 1])
     for axis, cells in zip(figure.axes[::2], (first, arrived), strict=True):
         axis.patch.set(hatch="////", edgecolor=SOFT)
         dots = axis.imshow(_surface(cells, sides), origin="lower", **look)
