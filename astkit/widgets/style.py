@@ -96,13 +96,9 @@ class Picture(Figure):
 
     def png(self, dpi: float | None = None) -> bytes:
         """The figure as a PNG with 256 colours, which keeps notebooks small."""
-        from PIL import Image
-
-        full, small = BytesIO(), BytesIO()
+        full = BytesIO()
         self.savefig(full, format="png", dpi=dpi or "figure")
-        few = Image.open(full).convert("RGB").quantize(256, dither=Image.Dither.NONE)
-        few.save(small, "png", optimize=True)
-        return small.getvalue()
+        return few_colours(full.getvalue())
 
     def headline(self, message: str) -> None:
         """Write what the figure shows above all of it."""
@@ -124,6 +120,15 @@ class Picture(Figure):
 
     def _repr_png_(self) -> tuple[bytes, dict[str, Any]]:
         return self.png(), {"width": self.pixels_wide, "alt": self.described()}
+
+
+def few_colours(png: bytes) -> bytes:
+    """A PNG with 256 colours, which keeps notebooks small."""
+    from PIL import Image
+
+    few = Image.open(BytesIO(png)).convert("RGB").quantize(256, dither=Image.Dither.NONE)
+    few.save(small := BytesIO(), "png", optimize=True)
+    return small.getvalue()
 
 
 class Film:
