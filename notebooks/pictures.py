@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.ticker import PercentFormatter
+from matplotlib.ticker import PercentFormatter, StrMethodFormatter
 
 from astkit import files
 from astkit.widgets.style import (
+    COLOURS,
     INK,
     SELECTED,
     SKIPPED,
@@ -24,6 +25,7 @@ from astkit.widgets.style import (
 FASTER, SLOWER, UNKNOWN = "#5F7F95", "#A4161A", "#d0d0d0"  # of `speeds`
 WHISKERS: Any = {"fmt": "none", "ecolor": INK, "capsize": 3, "lw": 1.2}
 CLOSE = 5.0  # points or percent by which a prediction may be off
+DAYS = (COLOURS[3], SELECTED, COLOURS[0])  # of old, recent and later rows
 UNITS = {"%": "% of the error", "points": "points of accuracy"}
 
 
@@ -114,9 +116,7 @@ def threshold(
 ) -> Picture:
     """Losses of samples and the threshold by batch; the share above it.
 
-    Args:
-        steps: of each batch the losses of its samples, and the threshold.
-        rate: the share that was asked for.
+    ``steps``: losses and threshold of each batch; ``rate``: as asked for.
     """
     limits = np.array([limit for _, limit in steps])
     table = pd.DataFrame({"loss": [np.asarray(row) for row, _ in steps]})
@@ -154,9 +154,8 @@ def threshold(
         (share, "share of a batch"),
     ):
         axis.set(xlabel="batch", ylabel=word)
-    figure.alt = """Losses of all samples by batch, most of them falling below
-    0.01, with the threshold as a line through the cloud: samples above it are
-    trained on. Beside it the share of each batch that is above it."""
+    figure.alt = """Losses of all samples by batch, with the threshold as a line
+    through the cloud; beside it the share of each batch above it."""
     return figure
 
 
@@ -181,12 +180,9 @@ def on_gpu(path: str, slow: str, fast: str) -> pd.DataFrame:
 
 @styled
 def speeds(panels: Mapping[str, pd.DataFrame], reference: str) -> Picture:
-    """Bars of speeds with their intervals, a panel a table.
+    """Bars of speeds against ``reference``, with intervals, a panel a table.
 
-    Args:
-        panels: by title, columns ``arm``, ``speedup``, ``speedup_low`` and
-            ``speedup_high``.
-        reference: than what a speed above 1 is faster.
+    ``panels``: columns ``arm``, ``speedup``, ``speedup_low``, ``speedup_high``.
     """
     most = max(map(len, panels.values()))
     figure = picture(len(panels), height=1.2 + 0.3 * most)
@@ -213,9 +209,8 @@ def speeds(panels: Mapping[str, pd.DataFrame], reference: str) -> Picture:
 def learning(curves: pd.DataFrame, marks: Mapping[str, float]) -> Picture:
     """MRR by training step: means over seeds and their range.
 
-    Args:
-        curves: columns ``model``, ``seed``, ``step`` and ``val_mrr``.
-        marks: values of the baselines, drawn as lines.
+    ``curves``: columns ``model``, ``seed``, ``step``, ``val_mrr``; ``marks``:
+    baselines.
     """
     figure = picture(height=3.6)
     axis = figure.axes[0]
@@ -236,4 +231,26 @@ def learning(curves: pd.DataFrame, marks: Mapping[str, float]) -> Picture:
         height = max(value, height + 0.06 * axis.get_ylim()[1])
         at: Any = {"xy": (1.01, height), "xycoords": ("axes fraction", "data")}
         axis.annotate(f"{name} {value:.2f}", **at, va="center", color=colour)
+    return figure
+
+
+@styled
+def by_day(tables: Mapping[str, pd.DataFrame], column: str) -> Picture:
+    """Sums of a column by day, with means of a week: a colour a table.
+
+    ``tables``: with a column ``day``, in order of time.
+    """
+    figure = picture(height=2.9)
+    axis = figure.axes[0]
+    for (name, table), colour in zip(tables.items(), DAYS, strict=True):
+        days = table.groupby("day")[column].sum()
+        axis.plot(days, color=colour, lw=0.8, alpha=0.5)
+        week = days.rolling(7, center=True, min_periods=1).mean()
+        axis.plot(week, color=colour, lw=2.4)
+        words = f"{name}\n{len(table):,} rows"
+        look = {"color": colour, "ha": "center", "va": "bottom"}
+        look["transform"] = axis.get_xaxis_transform()
+        axis.text(days.index.to_numpy().mean(), 1.01, words, **look)
+    axis.set(xlabel="day of the year", ylabel=f"{column} a day", ylim=0)
+    axis.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     return figure
