@@ -154,7 +154,7 @@ def threshold(
         (share, "share of a batch"),
     ):
         axis.set(xlabel="batch", ylabel=word)
-    figure.alt = """Losses of all samples by batch, with the threshold as a line
+    figure.alt = """Losses of all samples by batch, the threshold as a line
     through the cloud; beside it the share of each batch above it."""
     return figure
 
@@ -182,7 +182,7 @@ def on_gpu(path: str, slow: str, fast: str) -> pd.DataFrame:
 def speeds(panels: Mapping[str, pd.DataFrame], reference: str) -> Picture:
     """Bars of speeds against ``reference``, with intervals, a panel a table.
 
-    ``panels``: columns ``arm``, ``speedup``, ``speedup_low``, ``speedup_high``.
+    ``panels``: columns ``arm``, ``speedup`` and its ``_low`` and ``_high``.
     """
     most = max(map(len, panels.values()))
     figure = picture(len(panels), height=1.2 + 0.3 * most)
