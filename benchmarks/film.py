@@ -174,11 +174,8 @@ def save(film: list[Image.Image], path: Path) -> None:
     """Write a film with one palette of all its frames."""
     some = np.concatenate([np.asarray(frame) for frame in film[:: len(film) // 6]])
     palette = Image.fromarray(some).quantize(COLOURS, kmeans=3)
-    corner, values = (1, HEIGHT - 1), palette.getpalette()
-    place = 3 * film[0].quantize(palette=palette, dither=Image.Dither.NONE).getpixel(corner)
-    values[place : place + 3] = film[0].getpixel(corner)  # the page's own white, or black
-    palette.putpalette(values)
     few = [frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in film]
+    _exact(few, film[0].getpixel((1, HEIGHT - 1)))
     pixels = [np.asarray(frame) for frame in few]
     for before, frame, now in zip(pixels, few[1:], pixels[1:], strict=False):
         frame.paste(Image.fromarray(np.where(now == before, COLOURS, now).astype(np.uint8)))
@@ -186,6 +183,15 @@ def save(film: list[Image.Image], path: Path) -> None:
     few[0].save(path, save_all=True, append_images=few[1:], transparency=COLOURS, **times)
     seconds = len(film) / FPS
     print(json.dumps({"file": path.name, "s": seconds, "kB": path.stat().st_size // 1000}))
+
+
+def _exact(frames: list[Image.Image], paper: Any) -> None:
+    """Give the colour of the page, which a palette may have rounded, to its pixels again."""
+    place = 3 * frames[0].getpixel((1, HEIGHT - 1))
+    for frame in frames:
+        values = frame.getpalette()
+        values[place : place + 3] = paper
+        frame.putpalette(values)
 
 
 def main() -> None:

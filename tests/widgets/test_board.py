@@ -95,7 +95,7 @@ def test_the_latest_values_are_said_above_the_panels():
         assert float(said[panel][0].split()[0]) == pytest.approx(scale * latest, abs=0.5, rel=0.05)
     assert said["rate"][1] == "of 30 %"
     assert said["metric"][0] == f"{100 * history.epochs[-1]['val_accuracy']:.1f} %"
-    assert said["loss"][1] == f"validation {history.epochs[-1]['val_loss']:.2g}"
+    assert said["loss"][1] == f"validation {history.epochs[-1]['val_loss']:#.2g}"
 
 
 def test_joules_are_a_line_on_an_axis_of_their_own_where_a_counter_rises():
