@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -83,11 +82,7 @@ def learning(curves: pd.DataFrame, marks: Mapping[str, float]) -> Picture:
 
 
 class Learning(dict[int, NDArray[np.uint8]]):
-    """An observer: the pictures of a circuit that learns, by its updates.
-
-    Args:
-        trainer: of the automaton; it is observed from now on.
-    """
+    """An observer: the pictures of a circuit that learns, by its updates."""
 
     def __init__(self, trainer: AutomatonTrainer) -> None:
         self.trainer = trainer
@@ -107,15 +102,10 @@ class Learning(dict[int, NDArray[np.uint8]]):
 
 @styled
 def circuit_learns(seen: Learning, history: pd.DataFrame) -> Picture:
-    """What a circuit of one seed made of a grid after so many updates.
+    """What a circuit made of a grid after so many updates, wrong cells red.
 
-    Below, the share of neighbourhoods that are answered wrongly; other seeds
-    are pale.
-
-    Args:
-        seen: pictures, of which some are shown.
-        history: columns ``seed``, the one of ``seen`` first, ``step`` and
-            ``val_accuracy``.
+    ``history``: columns ``seed``, the one that is seen first, ``step`` and
+    ``val_accuracy``; other seeds are pale.
     """
     parts = [part * max(seen) for part in (1 / 30, 1 / 10, 1 / 4, 1 / 2, 1)]
     shown = sorted({min(seen, key=lambda n: abs(n - at)) for at in parts})
@@ -142,14 +132,10 @@ def circuit_learns(seen: Learning, history: pd.DataFrame) -> Picture:
 
 
 def film_of_learning(seen: Learning, history: pd.DataFrame) -> Film:
-    """The pictures of `circuit_learns` one after another if they differ."""
-    steps = [
-        step
-        for before, step in pairwise([-1, *sorted(seen)])
-        if before < 0 or (seen[before] != seen[step]).any()
-    ]
-    few = {*steps[:: -(-len(steps) // FRAMES)], max(seen)}
-    return Film((_frame(step, seen, history) for step in sorted(few)), fps=6)
+    """The pictures of `circuit_learns`, one after another."""
+    steps = sorted(seen)
+    few = sorted({*steps[:: -(-len(steps) // FRAMES)], steps[-1]})
+    return Film((_frame(step, seen, history) for step in few), fps=6)
 
 
 @styled
@@ -195,12 +181,9 @@ def _wrong_by_update(axis: Axes, history: pd.DataFrame) -> None:
 
 @styled
 def soft_and_hard(history: pd.DataFrame) -> Picture:
-    """Loss of the soft automaton and wrong cells of the hard one by update.
+    """Loss of soft automata and wrong cells of hard ones: a line a seed.
 
-    A line a seed, red where cells are wrong at the end.
-
-    Args:
-        history: columns ``seed``, ``step``, ``val_loss`` and ``val_wrong``.
+    ``history``: columns ``seed``, ``step``, ``val_loss`` and ``val_wrong``.
     """
     figure = picture(2, height=2.8)
     losses, wrong = figure.axes

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.ticker import PercentFormatter
+from matplotlib.ticker import PercentFormatter, StrMethodFormatter
 
 from astkit.widgets.style import (
+    COLOURS,
     INK,
     SELECTED,
     SKIPPED,
@@ -21,6 +22,7 @@ from astkit.widgets.style import (
 )
 
 CLOSE = 5.0  # points or percent by which a prediction may be off
+DAYS = (COLOURS[3], SELECTED, COLOURS[0])  # of old, recent and later rows
 UNITS = {"%": "% of the error", "points": "points of accuracy"}
 
 
@@ -154,4 +156,26 @@ def threshold(
     figure.alt = """Losses of all samples by batch, most of them falling below
     0.01, with the threshold as a line through the cloud: samples above it are
     trained on. Beside it the share of each batch that is above it."""
+    return figure
+
+
+@styled
+def by_day(tables: Mapping[str, pd.DataFrame], column: str) -> Picture:
+    """Sums of a column by day, with means of a week: a colour a table.
+
+    ``tables``: with a column ``day``, in order of time.
+    """
+    figure = picture(height=2.9)
+    axis = figure.axes[0]
+    for (name, table), colour in zip(tables.items(), DAYS, strict=True):
+        days = table.groupby("day")[column].sum()
+        axis.plot(days, color=colour, lw=0.8, alpha=0.5)
+        week = days.rolling(7, center=True, min_periods=1).mean()
+        axis.plot(week, color=colour, lw=2.4)
+        words = f"{name}\n{len(table):,} rows"
+        look = {"color": colour, "ha": "center", "va": "bottom"}
+        look["transform"] = axis.get_xaxis_transform()
+        axis.text(days.index.to_numpy().mean(), 1.01, words, **look)
+    axis.set(xlabel="day of the year", ylabel=f"{column} a day", ylim=0)
+    axis.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     return figure

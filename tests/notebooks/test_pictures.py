@@ -90,7 +90,7 @@ def test_a_circuit_is_seen_after_some_updates_beside_the_truth():
     assert figures.circuit_learns(seen, history).axes[2].get_xlabel() == "all right"
     film = figures.film_of_learning(seen, history)
     with Image.open(io.BytesIO(film.png)) as frames:
-        assert frames.n_frames == 2  # the picture after 25 updates is that of 0
+        assert frames.n_frames == 3
 
 
 def test_learning_shows_the_mean_over_seeds_and_the_marks():
