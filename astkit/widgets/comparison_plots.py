@@ -180,7 +180,7 @@ def values_by_cost(curves: Table, metric: str = "accuracy", rows: int | None = N
             if arm in looks:
                 look = {**looks[str(arm)], "lw": 2.0, "ms": 5, "markevery": (4, 8)}
                 axis.fill_between(x, y.min(0), y.max(0), color=look["color"], alpha=0.13, lw=0)
-            axis.plot(x, y.mean(0), label=fill(str(arm), 26), **look)
+            axis.plot(x, y.mean(0), label=fill(_named(str(arm)), 26), **look)
         final = table[table["arm"] == "dense"].groupby("seed")["value"].last().mean()
         axis.axhline(final, color=INK, lw=1.0, ls=(0, (5, 3)), label="final value of dense")
         axis.set(title=f"validation {metric} against {COSTS[cost]}", ylabel=f"validation {metric}")

@@ -152,4 +152,4 @@ def test_the_figures_show_what_the_verdicts_say(rows: Rows) -> None:
     assert thin[0] == pytest.approx([86.8, 87.4], abs=0.05)  # of the difference, around the mean
     drawn = {line.get_label(): line for line in costs.axes[0].lines}
     assert drawn["final value of dense"].get_ydata() == pytest.approx([0.85, 0.85])
-    assert drawn["dense"].get_xdata()[[0, -1]] == pytest.approx([0.25, 1.0])
+    assert drawn["dense training"].get_xdata()[[0, -1]] == pytest.approx([0.25, 1.0])
