@@ -74,12 +74,9 @@ def gains(rows: pd.DataFrame, mark: str) -> Picture:
 def forecasts(rows: pd.DataFrame) -> Picture:
     """Measured gain against predicted gain, a point a condition, by unit.
 
-    Points that are far off have the name of their kind.
-
-    Args:
-        rows: columns ``kind``, ``unit``, ``gain``, ``gain_low``,
-            ``gain_high``, ``forecast``, and ``forecast_error``, two standard
-            errors of it.
+    ``rows``: columns ``kind``, shown of those that are far off, ``unit``,
+    ``gain``, ``gain_low``, ``gain_high``, ``forecast``, and
+    ``forecast_error``, two standard errors of it.
     """
     units = list(rows.groupby("unit", sort=False))
     figure = picture(len(units), height=3.6)
@@ -89,13 +86,9 @@ def forecasts(rows: pd.DataFrame) -> Picture:
         for row in part.to_dict("records"):
             gain, foretold = row["gain"], row["forecast"]
             colour = line("aim")["color"] if row["gain_low"] > 0 else SOFT
-            bar = {"color": colour, "lw": 1, "alpha": 0.4}
-            axis.plot(
-                [foretold] * 2, [row["gain_low"], row["gain_high"]], **bar
-            )
-            error = row["forecast_error"]
-            axis.plot([foretold - error, foretold + error], [gain] * 2, **bar)
-            axis.plot(foretold, gain, "o", color=colour, ms=5)
+            look = {"fmt": "o", "color": colour, "ms": 5, "elinewidth": 0.6}
+            ends = [[gain - row["gain_low"]], [row["gain_high"] - gain]]
+            axis.errorbar(foretold, gain, ends, row["forecast_error"], **look)
             if abs(foretold - gain) > CLOSE:
                 side = (-4, "right") if gain > foretold else (4, "left")
                 place = {"xytext": (side[0], 4), "ha": side[1], "size": 8}
