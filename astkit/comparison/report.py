@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import math
+import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -32,12 +33,14 @@ from astkit.comparison.statistics import (
     is_finite,
     mean_interval,
 )
-from astkit.comparison.verdict import Verdict, judge, unit
+from astkit.comparison.trees import USE_TREES
+from astkit.comparison.verdict import NONE_BETTER, Verdict, in_unit, judge, leading
 from astkit.files import plain_values, read_json, write_atomic, write_json
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from astkit.comparison.progress import Live
     from astkit.widgets.explore import Explorer
     from astkit.widgets.style import Picture
 
@@ -58,7 +61,9 @@ KEPT += ("stamp", "entries", "old_rows")
 BEST = ("best_step", "best_flops")  # of a method that keeps its best validation point
 MEANS = ("value", *COSTS, "joules", "trained", "scored", "rate", *BEST)
 ON_TARGET = {BOTH: "both", ALONE: "the target alone"}
-TITLE = "Does choosing samples help here?"
+MANY = 30  # more seeds than are proposed
+ITS_DECISION = r"^forecast: (cannot tell, )?|:? ?train on the old rows:? ?"
+"""What a forecast's sentence has beside its reason, where it keeps the old rows."""
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>{title}</title>
 <meta name="viewport" content="width=device-width, initial-scale=1"></head><body>
@@ -97,7 +102,13 @@ class Comparison:
         train: the training data; ``None`` for a loaded comparison.
     """
 
-    def __init__(self, contents: Mapping[str, Any], folder: Path, train: Any = None) -> None:
+    def __init__(
+        self,
+        contents: Mapping[str, Any],
+        folder: Path,
+        train: Any = None,
+        live: Live | None = None,
+    ) -> None:
         self.entries: list[dict[str, Any]] = list(contents["entries"])
         self.metric: str = contents["metric"]
         self.higher: bool = contents["higher"]
@@ -113,6 +124,7 @@ class Comparison:
         self.old_rows: int | None = contents.get("old_rows")
         self.train = train
         self._folder = folder  # of the arrays
+        self._live = live  # the picture that `compare` showed
 
     @classmethod
     def load(cls, path: str | Path) -> Comparison:
@@ -172,24 +184,54 @@ class Comparison:
             smallest_gain=self.smallest_gain,
             controls=controls,
             given_forecast=self.given_forecast,
+            since=self._why_not,
         )
 
     @property
+    def _why_not(self) -> str:
+        """Why a policy that asks the forecast chose no rows."""
+        if self.forecast is None:
+            return "the model sees no difference between the old rows and the target"
+        said = re.sub(ITS_DECISION, "", self.forecast.sentence.split("; ")[0])
+        return said.replace("they are", "the old rows are", 1)
+
+    @property
     def verdict(self) -> str:
-        """`before`, and the sentences of all verdicts; a line each."""
-        sentences = [*self.before, *(each.sentence for each in self.verdicts)]
+        """The sentences of all verdicts, and what to do next; a line each."""
+        sentences = [*(each.sentence for each in self.verdicts), self.next_step]
         return "\n".join(f"{sentence}." for sentence in sentences)
+
+    @property
+    def next_step(self) -> str:
+        """What to do with the answer, in one sentence."""
+        if self.baseline:  # of another baseline the answer may be another
+            said, _, remedy = self.baseline[0].rpartition("; ")
+            return f"Next: {remedy}, since {said.partition(':')[0]}"
+        if any(USE_TREES in note for note in self.notes):
+            return "Next: use boosted trees, by astkit.forecast(...).fit()"
+        lead = leading(self.verdicts)
+        if lead is not None and lead.better:
+            return f"Next: train with {lead.policy}, by Trainer(policy=...) or in your own loop"
+        told = [each for each in self.verdicts if each.outcome == "cannot tell yet"]
+        more = [each.n + each.more_seeds for each in told if 0 < each.more_seeds <= MANY]
+        if more:
+            return f"Next: pass seeds={min(more)}; with out= a call adds to what an earlier one ran"
+        return "Next: train on all rows, as no gain is shown"
+
+    @property
+    def gains(self) -> list[str]:
+        """What training on rows of a target gains."""
+        return [
+            f"training on {ON_TARGET[each.policy]}: {self.metric} {each.amount(each.difference)}"
+            for each in self.controls
+            if each.policy in ON_TARGET and each.gains
+        ]
 
     @property
     def before(self) -> list[str]:
         """What rows of a target gain, the forecast, and what has to be known of the baseline."""
         expected = [] if self.forecast is None else [self.forecast.sentence]
-        gains = [
-            f"training on {ON_TARGET[each.policy]}: {self.metric} {each.amount(each.difference)}"
-            for each in self.controls
-            if each.policy in ON_TARGET and each.gains
-        ]
-        return [*gains, *expected, *self.baseline]
+        return [*self.gains, *expected, *self.baseline]
 
     def table(self) -> pd.DataFrame:
         """One row per method: number of seeds, and means over them; joules if they were measured.
@@ -279,27 +321,41 @@ class Comparison:
 
         ``ValueError`` if no method has a finite value beside dense training.
         """
-        if not any(each.n for each in [*self.controls, *self.verdicts]):
+        if not self.differs:
             raise ValueError("no method has a finite value beside dense training: see table()")
-        return draw_values(self.entries, self.metric, self.higher, self.verdicts, self.controls)
+        return draw_values(self)
+
+    @property
+    def differs(self) -> bool:
+        """Whether any difference to dense training is known."""
+        return any(each.n for each in [*self.controls, *self.verdicts])
 
     def __repr__(self) -> str:
-        return "\n".join([self.verdict, "", self.table().to_string(), *self.notes])
+        said = [*self.before, "", self.verdict, "", self.table().to_string(), *self.notes]
+        return "\n".join(said)
 
     def to_html(self, path: str | Path) -> Path:
         """Write a page with verdicts, tables and figures; it needs no other files."""
-        return write_atomic(path, self._repr_html_())
+        return write_atomic(path, self._page())
 
     def _repr_html_(self) -> str:
-        said = "".join(f"<li>{escape(each.sentence)}.</li>" for each in self.verdicts)
+        if self._live is not None:
+            self._live.give_way()
+        return self._page()
+
+    def _page(self) -> str:
+        lead = leading(self.verdicts)
+        answer = NONE_BETTER if lead is None else lead.short
+        sentences = [each.sentence for each in self.verdicts]
+        said = "".join(f"<li>{escape(each)}.</li>" for each in [*sentences, self.next_step])
         before = "".join(f"<p>{escape(sentence)}</p>" for sentence in self.before)
-        parts = [f"<h2>{TITLE}</h2>", before, f"<ul>{said}</ul>"]
+        parts = [f"<h1>{escape(answer)}</h1>", f"<ul>{said}</ul>", before]
         table = results(self.entries, self.verdicts, self.metric, self.controls)
         parts += [f"<p>{escape(legend(self.verdicts))}</p>", table.to_html(index=False)]
-        for figure in pictures(self.entries, self.verdicts, self.controls):
+        for figure in pictures(self):
             parts.append(f"<p>{image_tag(escape(figure.described()), figure)}</p>")
         parts += [f"<p>{escape(note)}</p>" for note in self.notes]
-        return _PAGE.format(title=TITLE, body="\n".join(parts))
+        return _PAGE.format(title=escape(answer), body="\n".join(parts))
 
     def to_json(self) -> dict[str, Any]:
         """Everything but the arrays as plain values, as `save` writes it; unknown is ``None``.
@@ -365,7 +421,7 @@ def results(
         row = {
             "policy": name,
             "seeds": f"{some}{len(arm)}",
-            metric: _text(value, ".2%" if unit(metric)[0] > 1 else ".4g"),
+            metric: in_unit(value, metric) if runs else _NONE,
             "against dense": to_dense.amount(to_dense.difference) if to_dense else _NONE,
             "against random": verdict.amount(verdict.to_random) if verdict else _NONE,
             "trained on": _text(rate, ".2f"),
