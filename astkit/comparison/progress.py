@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from astkit.comparison.report import Comparison
     from astkit.widgets.style import Picture
 
-PAUSE, SHARE = 2.0, 0.05
-"""Seconds between two pictures at least, and share of the time that drawing them may take."""
+PAUSE, LONGEST = 2.0, 10.0
+"""Seconds between two pictures: at least, and at most where drawing one takes long."""
 
 
 class Live:
@@ -34,7 +34,8 @@ class Live:
         start = time.monotonic()
         if start >= self.due and in_notebook():
             self.show(draw_values(report, names))
-            self.due = start + max(PAUSE, (time.monotonic() - start) / SHARE)
+            end = time.monotonic()
+            self.due = end + min(max(PAUSE, 9 * (end - start)), LONGEST)
 
     def show(self, picture: Picture) -> None:
         """Put ``picture`` into the place of the last one; nothing outside of notebooks."""

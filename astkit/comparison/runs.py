@@ -175,6 +175,7 @@ def _train_missing(
             )
         bar.say(entries[method.label, seed])
         labels = [DENSE, *methods, *controls]
+        labels = [DENSE, *plan.target_controls, *controls, *plan.policies]
         runs = _asked_for(plan, entries, labels)
         if good := [run for run in runs if "failed" not in run]:
             so_far = {**good[0], "entries": runs, "settings": {"test_order": False}}
