@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from astkit.trainers.sample_by_sample import SampleBySampleTrainer as SampleBySampleTrainer
     from astkit.trainers.trainer import Trainer as Trainer
     from astkit.widgets.dashboard import Dashboard as Dashboard
+    from astkit.widgets.loop import Board as Board
 
 __all__ = list(PUBLIC)
 __version__ = "0.3.0"

@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import Any
 
 PUBLIC: dict[str, str] = {
+    "Board": "astkit.widgets.loop",
     "Budget": "astkit.trainers.config",
     "Checkpoints": "astkit.trainers.checkpoint",
     "Comparison": "astkit.comparison.report",

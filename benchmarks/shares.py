@@ -68,6 +68,19 @@ WORDS = {
     "duplicates": "each row several times",
     "small": "small",
 }
+KINDS = {
+    "irrelevant_text:share=1.0": "clean data",
+    "irrelevant_text": "irrelevant texts",
+    "drift:kind=inputs": "clean data",
+    "drift": "drifted tables",
+    "other_domain": "other domains",
+    "open_set": "images of no class",
+    "web": "web images",
+    "long_tail": "long tails",
+    "wrong_labels": "wrong labels",
+    "human_labels": "wrong labels",
+}
+"""Kinds of data, by how a condition begins; others are clean data."""
 AIM_ON_TARGET = "aim+target"
 """In a table of its own: what it may train on, no other policy may."""
 WHOLE = 0.8  # epochs over texts
@@ -79,6 +92,12 @@ def described(data: str, condition: str, epochs: float) -> str:
     if data not in DATA:
         return words
     return f"{words} ({DATA[data]}, {epochs:g} epochs)"
+
+
+def kind(condition: str) -> str:
+    """The kind of data of a condition."""
+    found = (words for begin, words in KINDS.items() if condition.startswith(begin))
+    return next(found, "clean data")
 
 
 def place(key: tuple[str, str, float]) -> tuple[int, int, float]:
@@ -139,6 +158,7 @@ def shares() -> list[dict[str, Any]]:
             table.append(
                 {
                     "condition": described(*key),
+                    "kind": kind(key[1]),
                     "policy": policy,
                     "n": gain.n,
                     "dense": value,

@@ -1,15 +1,13 @@
-"""Figures of notebook 06, from tables of committed results."""
+"""Figures that only notebooks draw."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from textwrap import fill
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.ticker import NullLocator, PercentFormatter
+from matplotlib.ticker import PercentFormatter
 
 from astkit.widgets.style import (
     INK,
@@ -22,195 +20,88 @@ from astkit.widgets.style import (
     styled,
 )
 
-NAMED = 4  # points of `forecasts` that have their names
-NEAR = 10.0  # points or percent up to which axes are linear
-SHOWN = (-0.6, 1.25)  # ends of the axis of `shares`
-LABELS = {
-    "dense+target": "dense + validation rows",
-    "random@infobatch": "random at the rate of infobatch",
-}
-
-
-def bar(
-    axis: Axes,
-    height: float,
-    values: tuple[float, float, float],
-    limits: tuple[float, float],
-    look: dict[str, Any],
-) -> None:
-    """A mean with its interval; an arrow and a number outside of ``limits``.
-
-    An interval that reaches further ends in an arrow at the edge.
-    """
-    mean, low, high = values
-    if limits[0] <= mean <= limits[1]:
-        first, last = max(low, limits[0]), min(high, limits[1])
-        errors = [[mean - first], [last - mean]]
-        axis.errorbar([mean], [height], xerr=errors, capsize=3, **look)
-        for end, shown, marker in ((low, first, "<"), (high, last, ">")):
-            if end != shown:
-                axis.plot([shown], [height], **{**look, "marker": marker})
-        return
-    beyond = mean > limits[1]
-    place: dict[str, Any] = {"va": "center", "size": 9}
-    place["ha"] = "right" if beyond else "left"
-    text = f"{mean:.3g} ▶" if beyond else f"◀ {mean:.3g}"
-    axis.text(limits[beyond], height, text, color=look["color"], **place)
-
-
-def label_rows(
-    axis: Axes, names: list[str], beside: list[str], wide: int = 30
-) -> None:
-    """Names on the left, what stands ``beside`` them on the right."""
-    axis.set_yticks(range(len(names)), [fill(name, wide) for name in names])
-    axis.set_ylim(len(names) - 0.5, -0.5)
-    axis.grid(visible=False, axis="y")
-    right = axis.secondary_yaxis("right")
-    right.set_yticks(range(len(names)), beside)
-    for side in (axis, right):
-        side.tick_params(axis="y", length=0)
-    right.spines["right"].set_visible(False)
+CLOSE = 5.0  # points or percent by which a prediction may be off
+UNITS = {"%": "% of the error", "points": "points of accuracy"}
 
 
 @styled
-def shares(rows: pd.DataFrame) -> Picture:
-    """Gain of each method as a share of the oracle's: dense training is at 0.
+def gains(rows: pd.DataFrame, mark: str) -> Picture:
+    """Gain of `aim` over dense training, a panel a unit, with linear axes.
 
-    What lies outside of `SHOWN` is an arrow with its number at the edge.
-
-    Args:
-        rows: columns ``condition``, ``policy``, ``share``, ``share_low`` and
-            ``share_high`` (``None`` if undefined), ``gain``, ``unit`` and
-            ``n``; "oracle" has a ``gain`` alone.
-    """
-    possible = rows[rows["policy"] == "oracle"].set_index("condition")
-    rows = rows[(rows["policy"] != "oracle") & rows["share"].notna()]
-    conditions = list(rows["condition"].unique())
-    policies = list(rows["policy"].unique())
-    figure = picture(height=1.3 + 0.62 * len(conditions))
-    axis = figure.axes[0]
-    axis.axvline(0, color=INK, lw=1.2)
-    axis.axvline(1, color=INK, lw=1.2, ls="--")
-    low, high = SHOWN
-    reach = 0.32 * (len(policies) > 1)
-    spread = np.linspace(-reach, reach, len(policies))
-    for policy, offset in zip(policies, spread, strict=True):
-        look: dict[str, Any] = {**line(policy), "linestyle": "none"}
-        look |= {"ms": 6, "lw": 1.6}
-        axis.plot([], [], **look, label=LABELS.get(policy, policy))
-        for row in rows[rows["policy"] == policy].to_dict("records"):
-            height = conditions.index(row["condition"]) + offset
-            values = (row["share"], row["share_low"], row["share_high"])
-            bar(axis, height, values, SHOWN, look)
-    axis.set_xlim(low - 0.05, high + 0.05)
-    gained = possible.reindex(conditions)
-    amounts = [
-        f"{gain:.1f} points higher"
-        if unit == "points"
-        else f"loss {gain:.1f} % lower"
-        for gain, unit in zip(gained["gain"], gained["unit"], strict=True)
-    ]
-    label_rows(axis, conditions, amounts)
-    ends = ["-0.5", "0\ndense training", "0.5", "1\noracle"]
-    axis.set_xticks([-0.5, 0, 0.5, 1], ends)
-    axis.set_title(
-        "share of what an oracle gains; on the right: what it gains"
-    )
-    seeds = int(rows["n"].min())
-    axis.set_xlabel(f"{seeds} seeds, same FLOPs, 95 % intervals")
-    figure.legend(loc="outside lower center", ncols=min(4, len(policies)))
-    return figure
-
-
-@styled
-def gains(rows: pd.DataFrame) -> Picture:
-    """Gain of each kind of data with its interval and in words.
-
-    It is green if it is shown to be above 0.
-
-    Axes are linear up to `NEAR`, and logarithmic beyond it.
+    It is green where its interval lies above 0.
 
     Args:
         rows: columns ``condition``, ``gain``, ``gain_low``, ``gain_high``,
-            ``unit`` ("points" or "%") and, if known, ``both``: the gain of
-            training on everything, drawn as a tick.
+            ``unit``, and ``other``: a gain to compare it with.
+        mark: whose gain the other one is.
     """
-    figure = picture(height=0.8 + 0.3 * len(rows))
-    axis = figure.axes[0]
-    axis.axvline(0, color=INK, lw=1.2)
-    for place, row in enumerate(rows.to_dict("records")):
-        look: dict[str, Any] = {**line("aim"), "linestyle": "none"}
-        look |= {"ms": 6, "lw": 1.6}
-        if not row["gain_low"] > 0:
-            look["color"] = SOFT
-        gain, low, high = row["gain"], row["gain_low"], row["gain_high"]
-        errors = [[gain - low], [high - gain]]
-        axis.errorbar([gain], [place], xerr=errors, capsize=3, **look)
-        if "both" in row:
-            axis.plot([row["both"]], [place], "|", color=INK, ms=13, mew=1.6)
-    axis.set_xscale("symlog", linthresh=NEAR)
-    lowest, most = rows["gain_low"].min(), rows["gain_high"].max()
-    known = (-50, -20, -10, -5, 0, 5, 10, 20, 50, 100)
-    ticks = [tick for tick in known if lowest <= tick <= most]
-    axis.set_xticks(ticks, [f"{tick:+d}" if tick else "0" for tick in ticks])
-    axis.xaxis.set_minor_locator(NullLocator())
-    words = [
-        f"{gain:+z.1f} {unit}"
-        for gain, unit in zip(rows["gain"], rows["unit"], strict=True)
-    ]
-    label_rows(axis, list(rows["condition"]), words, wide=44)
+    times = rows["unit"].value_counts()
+    alone = rows["unit"].map(times) == 1  # has no panel of its own
+    panels = rows["unit"].mask(alone, times.index[0])
+    units = list(rows.groupby(panels, sort=False))
+    counts = [len(part) + 1 for _, part in units]
+    figure = picture(height=0.5 + 0.5 * len(units) + 0.25 * len(rows))
+    figure.clear()
+    axes = figure.subplots(len(units), height_ratios=counts, squeeze=False)
+    for axis, (unit, part) in zip(axes[:, 0], units, strict=True):
+        axis.axvline(0, color=INK, lw=1.2)
+        places = {"va": "center", "transform": axis.get_yaxis_transform()}
+        for place, row in enumerate(part.to_dict("records")):
+            sure = row["gain_low"] > 0
+            colour = line("aim")["color"] if sure else SOFT
+            axis.barh(place, row["gain"], 0.4, color=colour, alpha=0.25)
+            ends = [row["gain_low"], row["gain_high"]]
+            axis.plot(ends, [place, place], color=colour, lw=1.6)
+            axis.plot(row["gain"], place, "o", color=colour, ms=6)
+            axis.plot(row["other"], place, "|", color=INK, ms=12, mew=1.6)
+            words = f"{row['gain']:+z.1f} {row['unit']}".replace("+0.0", "0.0")
+            axis.text(1.02, place, words, color=colour, **places)
+        names = part["condition"].str.replace(", 8 epochs", "")
+        axis.set_yticks(range(len(part)), names)
+        axis.set_ylim(len(part) - 0.4, -0.6)
+        axis.grid(visible=False, axis="y")
+        axis.set_xlabel(f"gain over dense training, {UNITS[unit]}")
+    figure.supxlabel(f"\u25cf aim, 95 % interval     |  {mark}", size=9)
     return figure
 
 
 @styled
 def forecasts(rows: pd.DataFrame) -> Picture:
-    """Measured gain against predicted gain, a point a condition.
+    """Measured gain against predicted gain, a point a condition, by unit.
 
-    Axes are linear up to `NEAR`, and logarithmic beyond it. The `NAMED` points
-    furthest from the diagonal have their names.
+    Points that are far off have the name of their kind.
 
     Args:
-        rows: columns ``condition``, ``kind``, which has a colour, ``gain``,
-            ``gain_low``, ``gain_high``, ``forecast`` and ``forecast_error``,
-            two standard errors of it; in points of accuracy, or in percent.
+        rows: columns ``kind``, ``unit``, ``gain``, ``gain_low``,
+            ``gain_high``, ``forecast``, and ``forecast_error``, two standard
+            errors of it.
     """
-    figure = picture(height=4.6)
-    axis = figure.axes[0]
-    foretold, measured = rows["forecast"], rows["gain"]
-    ends = (foretold - rows["forecast_error"]).min(), rows["gain_low"].min()
-    lowest = min(-1.0, *ends)
-    most = 1.1 * max(NEAR, foretold.max(), rows["gain_high"].max())
-    exact = {"color": INK, "lw": 1, "ls": "--", "label": "predicted exactly"}
-    axis.plot([lowest, most], [lowest, most], **exact)
-    axis.axhline(0, color=SOFT, lw=0.8)
-    axis.axvline(0, color=SOFT, lw=0.8)
-    for number, (kind, group) in enumerate(rows.groupby("kind", sort=False)):
-        look: dict[str, Any] = {**line(number), "linestyle": "none"}
-        look |= {"ms": 6, "lw": 1.4, "capsize": 2, "label": kind}
-        gain = group["gain"]
-        errors = [gain - group["gain_low"], group["gain_high"] - gain]
-        point = group["forecast"], gain
-        axis.errorbar(*point, errors, group["forecast_error"], **look)
-    off = (np.arcsinh(foretold) - np.arcsinh(measured)).abs()
-    furthest = rows.loc[off.nlargest(NAMED).index].sort_values("forecast")
-    for number, row in enumerate(furthest.to_dict("records")):
-        place: Any = {"xytext": (0, 9), "va": "bottom", "ha": "center"}
-        if number % 2:
-            place = {"xytext": (6, -6), "va": "top", "ha": "left"}
-        words, at = fill(row["condition"], 26), (row["forecast"], row["gain"])
-        plain: Any = {"textcoords": "offset points", "size": 9, "color": SOFT}
-        axis.annotate(words, at, **place, **plain)
-    axis.set_xscale("symlog", linthresh=NEAR)
-    axis.set_yscale("symlog", linthresh=NEAR)
-    known = (-5, -2, 0, 2, 5, 10, 20, 50, 100)
-    ticks = [tick for tick in known if lowest <= tick <= most]
-    for each in (axis.xaxis, axis.yaxis):
-        each.set_ticks(ticks, map(str, ticks))
-        each.set_minor_locator(NullLocator())
-    unit = f"points of accuracy, or % of an error; logarithmic above {NEAR:g}"
-    axis.set_xlabel(f"predicted gain ({unit}), ± 2 standard errors")
-    axis.set_ylabel("measured gain, 95 % interval")
-    figure.legend(loc="outside right center")
+    units = list(rows.groupby("unit", sort=False))
+    figure = picture(len(units), height=3.6)
+    for axis, (unit, part) in zip(figure.axes, units, strict=True):
+        ends = min(0, part["gain_low"].min()), 1.05 * part["gain_high"].max()
+        axis.plot(ends, ends, color=INK, lw=1, ls="--")
+        for row in part.to_dict("records"):
+            gain, foretold = row["gain"], row["forecast"]
+            colour = line("aim")["color"] if row["gain_low"] > 0 else SOFT
+            bar = {"color": colour, "lw": 1, "alpha": 0.4}
+            axis.plot(
+                [foretold] * 2, [row["gain_low"], row["gain_high"]], **bar
+            )
+            error = row["forecast_error"]
+            axis.plot([foretold - error, foretold + error], [gain] * 2, **bar)
+            axis.plot(foretold, gain, "o", color=colour, ms=5)
+            if abs(foretold - gain) > CLOSE:
+                side = (-4, "right") if gain > foretold else (4, "left")
+                place = {"xytext": (side[0], 4), "ha": side[1], "size": 8}
+                at = {"xy": (foretold, gain), "textcoords": "offset points"}
+                axis.annotate(row["kind"], **at, **place)
+        axis.set(xlabel=f"predicted gain, {UNITS[unit]}", ylabel="measured")
+    close = (rows["forecast"] - rows["gain"]).abs() <= CLOSE
+    figure.headline(
+        f"{close.sum()} of {len(rows)} predictions were within"
+        f" {CLOSE:g} points or percent"
+    )
     return figure
 
 

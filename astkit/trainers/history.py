@@ -150,7 +150,7 @@ class Reports:
         last, every = len(kept) - 1, -(-len(kept) // BATCHES)
         live = any(map(_is_live, self.observers))
         scores = [
-            _few_scores(chosen) if live and (last - place) % every == 0 else {}
+            few_scores(chosen) if live and (last - place) % every == 0 else {}
             for place, (_, chosen) in enumerate(kept)
         ]
         found = _fetched([*(record.metrics for record, _ in kept), *scores])
@@ -193,7 +193,7 @@ def _is_live(observer: Any) -> bool:
     return getattr(observer, "live", False)
 
 
-def _few_scores(chosen: Selection | None) -> dict[str, Any]:
+def few_scores(chosen: Selection | None) -> dict[str, Any]:
     """``scores`` of the first rows of a batch, and whether they are ``selected``, ``[n]`` each.
 
     Batches are shuffled, so these are random rows.

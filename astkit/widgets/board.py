@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 from textwrap import wrap
 from typing import Any
 
@@ -25,27 +28,60 @@ from astkit.widgets.style import (
 
 POINTS = 1000  # maximum number of points per series
 BATCHES = 250  # maximum number of batches whose scores are kept
-WINDOW = 20  # shown points of the running mean over a pale noisy series
+WINDOW = 9  # shown points of the centred median over a pale noisy series
 DECADES = 5  # below the highest score, on a logarithmic axis
+SPAN = 100  # batches of the whole axis, doubled when it is full, where the budget tells none
 NOISY = ("measured_rate", "loss")
-_COLOURS = {"threshold": INK, "rate": SOFT, "val_loss": SOFT, "flops_dense": LOOKS["dense"][0]}
 
-_TRAIN = ("threshold", "measured_rate", "rate", "loss", "flops", "flops_dense", "joules")
-CURVES: dict[str, tuple[str, dict[str, str]]] = {
-    "threshold": ("threshold and scores", {"threshold": "threshold"}),
-    "rate": ("activation rate", {"measured_rate": "measured", "rate": "set point"}),
-    "loss": ("loss", {"loss": "rows trained on", "val_loss": "validation"}),
-    "metric": ("validation", {}),
-    "cost": ("cost and energy", {"flops": "FLOPs, this run", "flops_dense": "FLOPs, dense"}),
+TRAIN = ("threshold", "measured_rate", "rate", "loss", "flops", "flops_dense", "joules")
+CURVES: dict[str, dict[str, str]] = {
+    "threshold": {"threshold": "threshold"},
+    "rate": {"measured_rate": "trained on", "rate": "asked for"},
+    "loss": {"loss": "loss", "val_loss": "validation"},
+    "metric": {},
+    "cost": {"flops": "FLOPs", "flops_dense": "dense"},
 }
-"""Title, and the labels of the series, of each panel."""
+"""The labels of the series of each panel; the first that is there is wide."""
+TITLES = {
+    "threshold": "score of each sample",
+    "rate": "trained on (dashed: asked for)",
+    "loss": "loss (dashed: validation)",
+    "metric": "validation",
+    "cost": "energy and work (dashed: dense)",
+}
+
+Scores = tuple[float, np.ndarray, np.ndarray]
 
 
-Scores = tuple[float, list[float], list[float]]
+@dataclass
+class Panel:
+    """A panel of the board, as it is now.
+
+    Attributes:
+        curves: label of each series.
+        value, more: what is written above it, large and small.
+        low, high, log: range of its values, and whether the axis is logarithmic.
+        joules: upper end of their own axis.
+    """
+
+    name: str
+    title: str
+    curves: dict[str, str]
+    value: str = ""
+    more: str = ""
+    low: float = 0.0
+    high: float = 1.0
+    log: bool = False
+    joules: float = 1.0
 
 
 class LiveBoard:
     """An observer that keeps what is plotted of a run; a `Dashboard` shows it.
+
+    Args:
+        titles: of the panels that are there before they have values, by name.
+        steps: batches of the whole run, if they are known.
+        unit: of what is counted as work.
 
     Attributes:
         series: logged values as pairs of step and value, by name; of long runs every second,
@@ -53,18 +89,27 @@ class LiveBoard:
         cloud: of some batches the step, scores ``[n]``, and 1 or 0 for selected or not ``[n]``.
         events: step, name and value of each changed setting.
         latest: the latest value of every metric.
+        image: what a trainer shows of its current state, uint8 ``[height, width, 3]``, or ``None``.
     """
 
     seconds = 0.1  # between two reports
     live = True
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        titles: Mapping[str, str] | None = None,
+        steps: int | None = None,
+        unit: str = "FLOPs",
+    ) -> None:
+        self.titles, self.steps, self.unit = dict(titles or {}), steps, unit
         self.series: dict[str, list[tuple[float, float]]] = {}
         self.cloud: list[Scores] = []
         self.events: list[tuple[int, str, Any]] = []
         self.latest: dict[str, Any] = {"joules_reason": "no meter was given"}
+        self.image: np.ndarray | None = None
         self._logged: dict[str, int] = {}
         self._every: dict[str, int] = {}  # logged values from one kept to the next
+        self._ranges: dict[str, tuple[float, float]] = {}
 
     def log(self, step: int, *, phase: str, **metrics: Any) -> None:
         """Keep the metrics of a batch, an epoch or a changed setting."""
@@ -72,10 +117,10 @@ class LiveBoard:
             self.events.append((step, metrics["name"], metrics["value"]))
             return
         if "scores" in metrics:
-            batch = (step, metrics.pop("scores"), metrics.pop("selected"))
-            self._keep(self.cloud, "scores", batch, BATCHES)
+            scores, selected = metrics.pop("scores"), metrics.pop("selected")
+            self._keep(self.cloud, "scores", (step, *np.array([scores, selected])), BATCHES)
         validated = [name for name in metrics if name.startswith("val_")]
-        for name in _TRAIN if phase == "train" else validated:
+        for name in TRAIN if phase == "train" else validated:
             value = metrics.get(name)
             if isinstance(value, int | float):
                 kept = self.series.setdefault(name, [])
@@ -95,111 +140,199 @@ class LiveBoard:
     def close(self) -> None:
         """Does nothing."""
 
-    def panels(self) -> dict[str, tuple[str, dict[str, str]]]:
-        """Title and curves of the panels for which there are values."""
-        found = {}
+    @property
+    def step(self) -> int:
+        """The step of the newest point."""
+        return int(max((points[-1][0] for points in self.series.values()), default=0))
+
+    @property
+    def total(self) -> int:
+        """Batches of the whole axis: of the run, or a number that doubles when it is full."""
+        if self.steps and self.step <= self.steps:
+            return self.steps
+        return SPAN * 2 ** math.ceil(math.log2(max(1, self.step / SPAN)))
+
+    def panels(self) -> list[Panel]:
+        """The panels, in order: those that were named, and those for which there are values."""
+        found = []
         metrics = [each for each in self.series if each.startswith("val_") and each != "val_loss"]
-        for name, (title, curves) in CURVES.items():
+        for name, curves in CURVES.items():
+            title = self.titles.get(name, TITLES[name])
             if name == "metric" and metrics:
-                title, curves = metrics[0].replace("val_", "validation "), {metrics[0]: ""}
-            if name == "cost" or curves.keys() & self.series.keys():
-                found[name] = (title, curves)
+                curves = {metrics[0]: metrics[0].removeprefix("val_")}
+                title = f"{title} {curves[metrics[0]]}".strip()
+            if name in {"cost", *self.titles} or curves.keys() & self.series.keys():
+                panel = Panel(name, title, curves, *self._words(name, [*curves]))
+                self._scale(panel)
+                found.append(panel)
         return found
 
-    def cost(self) -> list[str]:
-        """What the run has cost so far: FLOPs, units of the original's energy, joules."""
-        latest = self.latest
-        flops, dense = latest.get("flops"), latest.get("flops_dense")
-        said = ["FLOPs not counted"]
-        if flops is not None and dense:
-            saved = 1 - flops / dense
-            less = f"{saved:.0%} of the FLOPs saved" if saved >= 0 else f"{-saved:.0%} more FLOPs"
-            own, all_rows = (EngFormatter("FLOPs", places=2)(each) for each in (flops, dense))
-            said = [f"{own}, dense training of the same rows {all_rows}: {less}"]
-        if latest.get("origin_units") is not None:
-            units, every = latest["origin_units"], latest["origin_units_dense"]
-            words = "the original's units (10 an activation, 0.1 a skip)"
-            said.append(f"{words}: {units:,.0f} of {every:,.0f}")
-        joules, reason = latest.get("joules"), latest.get("joules_reason")
-        return [*said, f"no joules here: {reason}" if joules is None else f"{joules:.4g} J"]
+    def _newest(self, name: str) -> float | None:
+        """The newest value of a series; of a noisy one the median that is drawn."""
+        points = self.series.get(name, [])[-1 - WINDOW // 2 * (name in NOISY) :]
+        return float(np.median([value for _, value in points])) if points else None
+
+    def _words(self, panel: str, curves: list[str]) -> tuple[str, str]:
+        """The latest value of a panel, and what is said beside it."""
+        if panel == "cost":
+            return self._cost()
+        first, second = ([*map(self._newest, curves), None, None])[:2]
+        if first is None:
+            return "–", ""
+        if panel == "rate":
+            second = first if second is None else second
+            digits = int(second < 0.1)
+            return _percent(first, digits), f"of {_percent(second, digits)}"
+        if panel == "metric":
+            return _percent(first, 1) if curves == ["val_accuracy"] else f"{first:.3g}", ""
+        return f"{first:.2g}", "" if second is None else f"validation {second:.2g}"
+
+    def _cost(self) -> tuple[str, str]:
+        """What the run has cost so far: joules where they are read, and FLOPs beside dense."""
+        flops, dense, joules = map(self.latest.get, ("flops", "flops_dense", "joules"))
+        if not flops or not dense:
+            words = ("–" if self.step == 0 else f"{self.unit.strip()} not counted", "")
+        else:
+            saved, unit = 1 - flops / dense, 10 ** (3 * math.floor(math.log10(dense) / 3))
+            prefix = EngFormatter.ENG_PREFIXES[round(math.log10(unit))]
+            kind = f"{_percent(abs(saved))} {'saved' if saved >= 0 else 'more'}"
+            words = (
+                kind,
+                f"{flops / unit:.3g} of {dense / unit:.3g} {prefix}{self.unit}".replace("  ", " "),
+            )
+        return words if joules is None else (f"{joules:.3g} J", f"FLOPs: {words[0]}")
+
+    def _scale(self, panel: Panel) -> None:
+        """Set the range of a panel, which never shrinks, and grows by half decades."""
+        curves = [self.series.get(name, ()) for name in panel.curves]
+        parts = [np.array([value for _, value in points]) for points in curves]
+        dots = [scores for _, scores, _ in self.cloud] if panel.name == "threshold" else []
+        finite = np.concatenate([*parts, *dots, []])
+        finite = finite[np.isfinite(finite)]
+        positive = finite[finite > 0]
+        lowest = float(finite.min(initial=0.0))
+        panel.log = panel.name in ("threshold", "loss") and lowest >= 0 and len(positive) > 0
+        if panel.log:  # 0 lies at its lower end
+            low, high = np.quantile(positive, (0.01, 0.999), method="lower" if dots else "linear")
+            panel.high = _half(high)
+            panel.low = min(_half(max(low, high / 10**DECADES), math.floor), panel.high / 10)
+        elif panel.name == "cost":
+            panel.high = self._whole("flops_dense")
+            panel.joules = _half(2 * self._whole("joules"))  # below the FLOPs
+        elif len(finite):
+            low, high = np.quantile(finite, (0.01, 0.999))
+            panel.low = -_half(-low) if low < 0 else 0.0
+            panel.high = 1.0 if 0.1 < high <= 1 else _half(high) if high > 0 else 0.0
+        key = f"{panel.name} {panel.log}"
+        low, high = self._ranges.get(key, (panel.low, panel.high))
+        panel.low, panel.high = self._ranges[key] = min(low, panel.low), max(high, panel.high)
+
+    def _whole(self, name: str) -> float:
+        """What a series that grows evenly is at the end of the axis, and a little more."""
+        step, value = ([(0, 0.0), *self.series.get(name, ())])[-1]
+        return 1.05 * value * self.total / step if value > 0 else 1.0
+
+    def notes(self) -> list[str]:
+        """Why there are no joules, if there are none."""
+        reason = self.latest["joules_reason"]
+        return (
+            [f"no joules: {reason}"] if reason and self.step and "joules" not in self.series else []
+        )
 
     @styled
     def picture(self, caption: str = "") -> Picture:
-        """A panel for each measured quantity, the cost in words, and ``caption`` below."""
-        panels = self.panels()
-        words = [*self.cost(), *[caption] * bool(caption)]
-        said = [part for text in words for part in wrap(text, 110)]
-        names = [name for name in panels if name != "threshold"]
-        places: list[Any] = [["threshold"] * 2] * ("threshold" in panels)
-        places += [[*names[row : row + 2], "."][:2] for row in range(0, len(names), 2)]
-        below = 0.2 + 0.17 * len(said)
-        height = 2.2 * len(places) + below
+        """The panels as in the browser, with ``caption`` and what is missing below."""
+        wide, *small = self.panels()
+        said = [part for text in (caption, *self.notes()) if text for part in wrap(text, 120)]
+        height = 2.7 + 1.4 * bool(small) + 0.16 * len(said)
         figure = Picture(figsize=(WIDTH, height), dpi=2 * PIXELS)
-        axes = figure.subplot_mosaic(places)
-        figure.subplots_adjust(
-            left=0.11, right=0.91, top=1 - 0.3 / height, bottom=(0.45 + below) / height, hspace=0.65
-        )
-        for name, axis in axes.items():
-            title, curves = panels[str(name)]
-            axis.set_title(title)
-            self._curves(axis, str(name), curves)
-        figure.text(0.02, 0.1 / height, "\n".join(said), size=9, color=SOFT, va="bottom")
+        middle, side = 1 - 2.4 / height, 0.0
+        if self.image is not None:
+            tall, broad = self.image.shape[:2]
+            side = min(0.4, 2.15 * broad / tall / WIDTH)
+            shown = figure.add_axes((0.99 - side, middle, side, 2.15 / height), anchor="N")
+            shown.set_title("current state", loc="left", size=8, color=SOFT, pad=5)
+            shown.imshow(self.image, interpolation="nearest")
+            shown.set_axis_off()
+            side += 0.03
+        axis = figure.add_axes((0.06, middle, 0.92 - side, 2.15 / height))
+        self._curves(axis, wide)
+        axis.set_title(wide.title, loc="left", size=8, color=SOFT, pad=5)
+        axis.set_xlabel("batch", loc="right", labelpad=-9, size=8)
+        for place, panel in enumerate(small):
+            left, own = 0.06 + 0.94 * place / len(small), 0.94 / len(small) - 0.065
+            axis = figure.add_axes((left, middle - 1.35 / height, own, 0.7 / height))
+            self._curves(axis, panel)
+            axis.set_title(panel.title, loc="left", size=8, color=SOFT, pad=20)
+            axis.set_xticks([])
+            axis.text(0, 1.1, panel.value, size=12, weight="bold", transform=axis.transAxes)
+            more = panel.more if len(panel.value + panel.more) < 17 else ""
+            axis.text(1.1, 1.1, more, size=7, color=SOFT, ha="right", transform=axis.transAxes)
+        figure.text(0.02, 0.08 / height, "\n".join(said), size=8, color=SOFT, va="bottom")
         return figure
 
-    def _curves(self, axis: Axes, panel: str, curves: dict[str, str]) -> None:
+    def _curves(self, axis: Axes, panel: Panel) -> None:
         """Draw the curves of one panel."""
-        if panel == "threshold":
+        if panel.name == "threshold":
             self._scores(axis)
-        for place, (name, label) in enumerate(curves.items()):
+        colours = [INK if panel.name == "threshold" else LOOKS["this run"][0], INK]
+        if panel.name == "cost":
+            colours[1] = LOOKS["dense"][0]
+        for place, name in enumerate(panel.curves):
             if not self.series.get(name):
                 continue
             x, y = np.transpose(self.series[name])
-            colour = _COLOURS.get(name, LOOKS["this run"][0])
             if name in NOISY:
-                axis.plot(x, y, color=colour, lw=0.7, alpha=0.35)
-                mean = pd.Series(y).rolling(WINDOW, min_periods=1).mean()
+                axis.plot(x, y, color=colours[place], lw=0.7, alpha=0.35)
+                mean = pd.Series(y).rolling(WINDOW, min_periods=1, center=True).median()
                 y = mean.where(np.isfinite(y)).to_numpy()
-                label = f"{label}, mean of {WINDOW}"
-            look: Any = {"color": colour, "lw": 1.2, "ls": ("-", "--")[place]}
-            axis.plot(x, y, label=label, marker="o" if len(x) == 1 else None, **look)
+            axis.plot(x, y, color=colours[place], lw=1.4, ls=("-", "--")[place])
+        axis.axvspan(self.step, self.total, color=INK, alpha=0.04, lw=0)
         whole = axis.get_xaxis_transform()  # from the lower end to the upper
         axis.vlines([event[0] for event in self.events], 0, 1, SOFT, ":", lw=0.8, transform=whole)
-        axis.set_xlim(left=0)
-        axis.xaxis.set_major_locator(MaxNLocator(8, integer=True))
-        axis.set_xlabel("step (batches)")
-        if panel != "threshold":
-            axis.set_ylim(bottom=min(0.0, axis.dataLim.y0))
-        if panel == "cost":
-            axis.yaxis.set_major_formatter(EngFormatter())
-        if panel == "cost" and self.series.get("joules"):  # on an axis of their own
-            x, y = np.transpose(self.series["joules"])
-            right = axis.twinx()
-            right.grid(False)
-            right.spines["right"].set_visible(True)
-            look = {"color": COLOURS[0], "lw": 1.4, "ls": ":"}
-            right.plot(x, y, **look)
-            right.yaxis.set_major_formatter(EngFormatter())
-            right.set_ylim(0, 1.5 * max(y) or 1)  # else on the line of the FLOPs
-            right.set_ylabel("joules", color=COLOURS[0])
-            axis.plot([], [], label="joules", **look)
-        if len(axis.get_legend_handles_labels()[0]) > 1:
-            axis.legend(fontsize=8)
-
-    def _scores(self, axis: Axes) -> None:
-        """A dot for each score, in the colours of selected and skipped rows."""
-        axis.set_ylabel("score of a sample")
-        parts = [np.array(np.broadcast_arrays(*each)) for each in self.cloud]
-        steps, scores, selected = np.concatenate([np.empty((3, 0)), *parts], axis=1)
-        looks = ("selected", SELECTED, selected > 0), ("skipped", SKIPPED, selected == 0)
-        for label, colour, mask in looks:
-            axis.plot(steps[mask], scores[mask], ".", color=colour, ms=2, alpha=0.5, label=label)
-        values = [*scores, *(value for _, value in self.series["threshold"])]
-        finite = np.array(values)[np.isfinite(values)]
-        if (finite >= 0).all() and (finite > 0).any():
-            top = finite.max()
-            axis.set_yscale("log")  # 0 lies at its lower end
-            low = max(finite[finite > 0].min(), top / 10**DECADES)
-            axis.set_ylim(low / 1.5, top * 1.5)
-            axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if top < 100 * low else (1,)))
+        axis.set(xlim=(0, self.total), ylim=(panel.low, panel.high))
+        axis.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+        axis.yaxis.set_major_locator(MaxNLocator(2))
+        if panel.log:
+            axis.set_yscale("log")
+            axis.yaxis.set_major_locator(LogLocator())
             axis.yaxis.set_major_formatter("{x:g}")
             axis.yaxis.set_minor_formatter(NullFormatter())
+        if panel.name == "cost":
+            axis.yaxis.set_major_formatter(EngFormatter(sep=""))
+        if panel.name == "cost" and self.series.get("joules"):  # on an axis of their own
+            right = axis.twinx()
+            right.set_axis_off()
+            right.plot(*np.transpose(self.series["joules"]), color=COLOURS[0], lw=1.4, ls=":")
+            right.set_ylim(0, panel.joules)
+            step, value = self.series["joules"][-1]
+            right.text(step, value, "joules", color=COLOURS[0], size=8, ha="right", va="bottom")
+
+    def _scores(self, axis: Axes) -> None:
+        """A dot for each score, in the colours of selected and skipped rows, and their names."""
+        parts = [np.array(np.broadcast_arrays(*each)) for each in self.cloud]
+        steps, scores, selected = np.concatenate([np.empty((3, 0)), *parts], axis=1)
+        looks = ("trained on", SELECTED, selected > 0), ("skipped", SKIPPED, selected == 0)
+        for place, (label, colour, mask) in enumerate(looks):
+            axis.plot(steps[mask], scores[mask], ".", color=colour, ms=2, alpha=0.5)
+            axis.text(
+                0.3 + 0.12 * place,
+                1.02,
+                label,
+                color=colour,
+                weight="bold",
+                transform=axis.transAxes,
+            )
+        if self.series.get("threshold"):
+            step, value = self.series["threshold"][-1]
+            words = f"threshold {value:.2g} "
+            axis.text(step, value, words, ha="right", va="bottom", size=9, weight="bold")
+
+
+def _percent(share: float, digits: int = 0) -> str:
+    return f"{100 * share:.{digits}f} %"
+
+
+def _half(value: float, rounded: Any = math.ceil) -> float:
+    """``value``, above 0, rounded to half a decade."""
+    return float(10 ** (rounded(2 * math.log10(value) - 1e-9) / 2))

@@ -47,6 +47,7 @@ class Run:
         self._paused, self._single, self._stopped = False, False, False
         self._busy, self._awaited = False, 0  # whether a cell runs, and cells that await this run
         self._task: asyncio.Task[None] | None = None
+        self._screen: Any = None
 
     def __repr__(self) -> str:
         return f"Run({self.status}, {self.trainer!r})"
@@ -69,7 +70,7 @@ class Run:
 
     def drive(self, screen: Any = None) -> None:
         """Train to the end, shown by a `Screen` if there is one. Raises what training raises."""
-        with self._training(screen), deferred_interrupt() as interrupted:
+        with self._training(), deferred_interrupt() as interrupted:
             with closing(self.trainer.steps()) as steps:
                 for _ in steps:
                     if screen is not None:
@@ -77,6 +78,8 @@ class Run:
                     if self._stopped or interrupted():
                         break
             self._interrupted = interrupted()
+        if screen is not None:
+            screen.end()
         self.wait()
 
     def begin(self, screen: Any, pace: float | None = None) -> None:
@@ -95,7 +98,7 @@ class Run:
             self._busy = False
             screen.expect()
 
-        self._busy = frontend.in_cell()
+        self._busy, self._screen = frontend.in_cell(), screen
         RUNNING[self.trainer] = self
         self._task = asyncio.get_running_loop().create_task(self._train(screen, pace))
         events = frontend.cell_events()
@@ -106,7 +109,7 @@ class Run:
             self._task.add_done_callback(lambda _: events.unregister("post_execute", free))
 
     async def _train(self, screen: Any, pace: float | None) -> None:
-        with self._training(screen):
+        with self._training():
             await self._turn(screen, 0.0)
             with closing(self.trainer.steps()) as steps:
                 for record in () if self._over() else steps:
@@ -116,6 +119,7 @@ class Run:
                     await self._turn(screen, 1 / pace if pace and not screen.pictures else 0.0)
                     if self._over():
                         break
+        await screen.leave()
 
     async def _turn(self, screen: Any, seconds: float) -> None:
         """Leave the event loop to others; wait while the run is paused or a cell runs."""
@@ -145,8 +149,8 @@ class Run:
         return self._stopped or self._interrupted
 
     @contextmanager
-    def _training(self, screen: Any) -> Iterator[None]:
-        """Keep how the block ended, and show it; errors are raised by `wait`."""
+    def _training(self) -> Iterator[None]:
+        """Keep how the block ended; errors are raised by `wait`."""
         RUNNING[self.trainer] = self
         self.status = "running"
         try:
@@ -162,8 +166,6 @@ class Run:
             self.status = "failed"
         else:
             self.status = "stopped" if self._stopped else "finished"
-        if screen is not None:
-            screen.end()
 
     def wait(self) -> Run:
         """The run when it is over; raises what ended it.
@@ -186,6 +188,8 @@ class Run:
                 await self._task
             finally:
                 self._awaited -= 1
+        if self._screen is not None:
+            self._screen.again()
         return self.wait()
 
     def __await__(self) -> Generator[Any, None, Run]:

@@ -2,30 +2,78 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import math
 import sys
 import time
 from bisect import bisect_right
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
 from astkit.gating import Gate
-from astkit.names import REGISTRIES, registered
+from astkit.names import REGISTRIES, registered, resolve
 from astkit.widgets import frontend
-from astkit.widgets.board import LiveBoard
-from astkit.widgets.run import Run
+from astkit.widgets.board import TITLES, LiveBoard
+from astkit.widgets.run import LOOK_S, Run
+from astkit.widgets.style import PIXELS, WIDTH, few_colours
 
 SEND_S = 0.1  # minimum time between two messages to the widget
 FRAME_S = 2.0  # minimum time between two pictures
+IMAGE_S = 0.5  # minimum time between two looks at what a trainer shows of itself
 ANSWER_S = 3.0  # seconds to wait for an answer of the front end
+PICTURE_S = 1.0  # and for its picture of a run that has ended
 SHARE = {"ask": 0.1, "headless": 0.02}  # maximum share of the time spent on pictures
+LETTERS = 115  # of the words in a picture
 STEER = "trainer.steer(name, value), run.pause(), run.resume() and run.stop() work in other cells"
 UNHEARD = f"no controls, since the front end shows no widget: {STEER}"
 NOT_INSTALLED = f"no controls, since anywidget is not installed: {STEER}"
 
-_TEXT = "<LiveBoard>"  # constant: readers of notebooks compare the text of two runs
+TEXT = "<LiveBoard>"  # constant: readers of notebooks compare the text of two runs
+
+
+def bundle(png: bytes, words: str) -> tuple[dict[str, str], dict[str, Any]]:
+    """A picture as a cell displays it, and its metadata with ``words`` for who does not see it."""
+    about = {"alt": f"board of a run: {words}", "width": round(WIDTH * PIXELS)}
+    return {"image/png": base64.b64encode(png).decode(), "text/plain": TEXT}, {"image/png": about}
+
+
+def content(board: LiveBoard, sent: dict[str, float]) -> tuple[dict[str, Any], list[bytes]]:
+    """What the front end draws, with points and scores as float64, and an image as uint8.
+
+    The points are pairs of step and value, one series after the other; the scores triples of
+    step, score and whether it was selected. ``sent``: step of the newest point that the front end
+    has, by series, which is updated; empty for all points.
+    """
+    every = not sent
+    series = {name: _unsent(sent, name, points) for name, points in board.series.items()}
+    points = [np.array(each).ravel() for each in series.values()]
+    scores = [
+        np.stack([np.full(len(each), step), each, selected], 1).ravel()
+        for step, each, selected in _unsent(sent, "scores", board.cloud)
+    ]
+    message = {
+        "all": every,
+        "counts": [[name, len(each)] for name, each in series.items()],
+        "panels": [{**asdict(each), "curves": [*each.curves.items()]} for each in board.panels()],
+        "events": board.events,
+        "total": board.total,
+    }
+    buffers = [np.concatenate([*part, []]).tobytes() for part in (points, scores)]
+    if board.image is not None:
+        message["image"] = {"height": board.image.shape[0], "width": board.image.shape[1]}
+        buffers.append(board.image.tobytes())
+    return message, buffers
+
+
+def _unsent(sent: dict[str, float], name: str, points: list[Any]) -> list[Any]:
+    """The ``points`` that have not been sent yet."""
+    first = bisect_right(points, sent.get(name, -1), key=lambda point: point[0])
+    if points:
+        sent[name] = points[-1][0]
+    return points[first:]
 
 
 class Screen:
@@ -33,43 +81,67 @@ class Screen:
 
     With ``controls`` it is a widget, which receives new points at most ten times a second; without
     them pictures, and also if the front end has not answered within `ANSWER_S`, until it does.
+    When the run has ended, the page sends its picture of the board, which the file keeps, and stays
+    as it is.
 
     Attributes:
         mode: see `frontend.mode`; "off" shows nothing.
         widget: ``None`` without controls.
         pictures: whether pictures are shown.
-        heard: whether a front end has answered.
+        pages: those that have answered; a second one may be the first, opened again.
+        ending: the picture of a run that has ended; ``None`` before.
         started: when the run began, in seconds; later by the time that it has waited.
     """
 
     def __init__(self, run: Run, board: LiveBoard, mode: frontend.Mode, controls: bool) -> None:
         self.run, self.board, self.mode = run, board, mode
-        self.widget: Any = frontend.widget("board") if controls else None
+        self.widget: Any = frontend.widget("board", sent=None) if controls else None
         self.note = NOT_INSTALLED if controls and self.widget is None else ""
-        self.heard, self.pictures = False, self.widget is None
+        self.pages, self.pictures = set[Any](), self.widget is None
+        self.ending: bytes | None = None
         self.started, self._first = time.perf_counter(), run.trainer.progress
-        self._due, self._deadline = 0.0, math.inf
-        self._sent: dict[str, float] = {}  # step of the newest point sent, by series
-        self._asked = True  # for all points, by a page that opens
+        self._due, self._looked, self._deadline = 0.0, -math.inf, math.inf
+        self._sent: dict[str, float] = {}
         self._handle: Any = None
+        board.titles, board.steps = self.titles(), run.trainer.budget.steps
         if self.widget is not None:
             self.widget.on_msg(lambda _, content, buffers: self.take(content))
-            self._view = {**self.widget._repr_mimebundle_()[0], "text/plain": _TEXT}
-            self._display(self._view)
+            self._display(self._view())
             self.expect()
 
-    def _display(self, bundle: dict[str, str], metadata: dict[str, Any] | None = None) -> None:
+    def _view(self) -> dict[str, Any]:
+        return {**self.widget._repr_mimebundle_()[0], "text/plain": TEXT}
+
+    def _display(self, shown: dict[str, str], metadata: dict[str, Any] | None = None) -> None:
         from IPython.display import display
 
         if self._handle is None:
-            self._handle = display(bundle, metadata=metadata, raw=True, display_id=True)
+            self._handle = display(shown, metadata=metadata, raw=True, display_id=True)
         else:
-            self._handle.update(bundle, metadata=metadata, raw=True)
+            self._handle.update(shown, metadata=metadata, raw=True)
+
+    def titles(self) -> dict[str, str]:
+        """Titles of the panels that this run fills, by name."""
+        trainer, titles = self.run.trainer, {}
+        if isinstance(trainer.policy, Gate):
+            score = trainer.policy.score if isinstance(trainer.policy.score, str) else "score"
+            titles = {"threshold": f"{score} of each sample", "rate": TITLES["rate"]}
+        titles["loss"] = "loss"
+        if trainer.validation is not None:
+            titles |= {name: TITLES[name] for name in ("loss", "metric")}
+        counter = getattr(trainer.ledger.meter, "counter", None)
+        titles["cost"] = TITLES["cost"] if counter else "work (no joule counter)"
+        return titles
 
     def take(self, content: dict[str, Any]) -> None:
         """A message of the front end; may come on another thread."""
         if "ready" in content:
-            self.heard, self._asked, self._due = True, True, 0.0
+            self.pages.add(content["ready"])
+            self._sent, self._due = {}, 0.0
+        elif "picture" in content:
+            late, self.ending = self.ending, few_colours(base64.b64decode(content["picture"]))
+            if late is not None:
+                self._display(*bundle(self.ending, self.caption()))
         elif "set" in content:
             self.run.trainer.steer(*content["set"])
         elif content.get("press") in ("pause", "resume", "step", "stop"):
@@ -81,14 +153,14 @@ class Screen:
         if self.mode == "off" or (moment < self._due and not now):
             return
         try:
-            if not self.pictures and not self.heard and moment > self._deadline:
+            if not self.pictures and not self.pages and moment > self._deadline:
                 self.pictures, self.note = True, UNHEARD
-            elif self.pictures and self.heard:  # late
+            elif self.pictures and self.pages:  # late
                 self.pictures, self.note = False, ""
-                self._display(self._view)
+                self._display(self._view())
             if self.pictures:
                 self._picture()
-            elif self.heard:
+            elif self.pages:
                 self._due = moment + SEND_S
                 self.widget.send(*self.message())
         except Exception as error:  # must not end a training run
@@ -99,45 +171,33 @@ class Screen:
         """From now on the front end has `ANSWER_S` to answer: the kernel can hear it."""
         self._deadline = time.perf_counter() + ANSWER_S
 
+    def _look(self) -> None:
+        """Bring the board up to date with what only the trainer knows."""
+        trainer, board = self.run.trainer, self.board
+        if board.steps is None and trainer.budget.epochs and trainer.progress:
+            board.steps = round(trainer.step / trainer.progress)
+        if hasattr(trainer, "picture") and time.perf_counter() - self._looked > IMAGE_S:
+            self._looked = time.perf_counter()
+            board.image = np.ascontiguousarray(trainer.picture(), np.uint8)
+
     def message(self) -> tuple[dict[str, Any], list[bytes]]:
-        """What the front end draws, with points and scores as float64.
-
-        The points are pairs of step and value, one series after the other; the scores triples of
-        step, score and whether it was selected.
-        """
-        board = self.board
-        every, self._asked = self._asked, False
-        if every:
-            self._sent = {}
-        series = {name: self._unsent(name, points) for name, points in board.series.items()}
-        points = [np.array(each).ravel() for each in series.values()]
-        scores = [
-            np.stack([np.full(len(each), step), each, selected], 1).ravel()
-            for step, each, selected in self._unsent("scores", board.cloud)
-        ]
-        panels = [{"name": n, "title": t, "curves": c} for n, (t, c) in board.panels().items()]
-        content = {
-            "all": every,
-            "counts": [[name, len(each)] for name, each in series.items()],
-            "panels": panels,
-            "events": board.events,
-            "state": self.state(),
-        }
-        return content, [np.concatenate([*part, []]).tobytes() for part in (points, scores)]
-
-    def _unsent(self, name: str, points: list[Any]) -> list[Any]:
-        """The ``points`` that have not been sent yet."""
-        first = bisect_right(points, self._sent.get(name, -1), key=lambda point: point[0])
-        if points:
-            self._sent[name] = points[-1][0]
-        return points[first:]
+        """What the front end draws, see `content`, and the state of the run."""
+        self._look()
+        message, buffers = content(self.board, self._sent)
+        return {**message, "fresh": len(self.pages) < 2, "state": self.state()}, buffers
 
     def state(self) -> dict[str, Any]:
-        """Status, cost and settings of the run."""
-        cost = [*self.board.cost(), *[self.note] * bool(self.note)]
+        """Status, words and settings of the run."""
         status = self.run.status
-        said = {"status": status, "enabled": status in ("running", "paused"), "cost": cost}
-        return {**said, "readout": self.readout(), "gate": self.gate()}
+        return {
+            "status": status,
+            "enabled": status in ("running", "paused"),
+            "ended": status in ("finished", "stopped", "interrupted", "failed"),
+            "readout": self.readout(),
+            "caption": self.caption()[:LETTERS],
+            "notes": [*[self.note] * bool(self.note), *self.board.notes()],
+            "gate": self.gate(),
+        }
 
     def gate(self) -> dict[str, Any] | None:
         """Settings that can be changed, as they are after the next batch; ``None`` without any."""
@@ -145,31 +205,29 @@ class Screen:
         if not isinstance(gate, Gate):
             return None
         requested = self.run.trainer.steering.requested
-        controller, names = gate.controller, sorted(REGISTRIES["controller"])
+        controller = gate.controller
+        if "controller" in requested:
+            controller = resolve("controller", requested["controller"])(gate.rate)
         gains = {n: requested.get(n, getattr(controller, n)) for n in controller.gains}
         return {
             "rate": requested.get("rate", gate.rate),
             "least": min(0.01, gate.rate),
-            "controller": requested.get("controller", registered("controller", type(controller))),
-            "controllers": names,
+            "controller": registered("controller", type(controller)),
+            "controllers": sorted(REGISTRIES["controller"]),
             "gains": [[n, v] for n, v in gains.items() if isinstance(v, int | float) and v > 0],
         }
 
-    def readout(self) -> str:
-        """The status of the run in one line; shares are of the last 20 batches."""
+    def readout(self) -> list[str]:
+        """Status, batch, epoch, and the time left or taken."""
         trainer, status = self.run.trainer, self.run.status
-        spent, steps = trainer.progress, trainer.history.steps[-20:]
+        spent, total = trainer.progress, self.board.steps
         words = "paused while another cell runs" if status == "waiting" else status
-        parts = [words, f"step {trainer.step}", f"epoch {trainer.epoch}"]
-        parts += [f"{spent:.0%} of the budget"]
-        if spent > self._first and status == "running":
-            passed = time.perf_counter() - self.started
-            parts += [f"{passed * (1 - spent) / (spent - self._first):.0f} s left"]
-        if rates := [s["measured_rate"] for s in steps if s.get("measured_rate") is not None]:
-            trained, seen = (sum(step[name] for step in steps) for name in ("trained", "seen"))
-            parts += [f"threshold {steps[-1]['threshold']:.4g}"]
-            parts += [f"rate {sum(rates) / len(rates):.3f}, trained on {trained / seen:.3f}"]
-        return " · ".join(parts)
+        step = f"step {trainer.step}" + (f" of {total}" if total else f", {spent:.0%}")
+        passed = time.perf_counter() - self.started
+        left = f"{passed:.0f} s"
+        if spent > self._first and status in ("running", "paused"):
+            left = f"{passed * (1 - spent) / (spent - self._first):.0f} s left"
+        return [words, step, f"epoch {trainer.epoch + (spent < 1)}", left]
 
     def caption(self) -> str:
         """How the run ended, and its settings then."""
@@ -183,24 +241,49 @@ class Screen:
             parts += [f"settings changed: {len(self.board.events)}"]
         return " · ".join(parts)
 
-    def _picture(self, caption: str = "", dpi: int = 80) -> None:
+    def _picture(self, caption: str = "", dpi: int = 80) -> bytes:
+        """Draw the board, and show it in the place of what was shown before."""
         start = time.perf_counter()
+        self._look()
         said = caption or self.note
-        figure = self.board.picture(said)
-        picture = {"image/png": base64.b64encode(figure.png(dpi)).decode(), "text/plain": _TEXT}
-        about = {"alt": f"board of a run: {said}", "width": figure.pixels_wide}
-        self._display(picture, {"image/png": about})
+        png = self.board.picture(said).png(dpi)
+        self._display(*bundle(png, said))
         end = time.perf_counter()
         self._due = end + max(FRAME_S, (end - start) / SHARE[self.mode])
+        return png
+
+    async def leave(self) -> None:
+        """Let the page draw the picture of a run that has ended; without an answer it is drawn."""
+        end = time.perf_counter() + PICTURE_S
+        self.board.steps = self.board.step or None  # one that was stopped has no future
+        if self.pages and not self.pictures:
+            self.follow(now=True)
+            while self.ending is None and self.mode != "off" and time.perf_counter() < end:
+                await asyncio.sleep(LOOK_S)
+        self.end()
 
     def end(self) -> None:
-        """Put a picture and the final settings in the place of the widget, or of the last one."""
+        """Put a picture and the final settings in the place of the widget, or of the last one.
+
+        A widget stays open for a page that has not drawn it yet, or was opened again.
+        """
         if self.mode == "off":
             return
         try:
-            self._picture(self.caption(), dpi=160)
-            if self.widget is not None:
+            if answered := self.ending is not None:
+                self._display(*bundle(self.ending, self.caption()))
+            else:
+                self.ending = self._picture(self.caption(), dpi=160)
+            if self.widget is not None and len(self.pages) == answered:
                 self.widget.close()
         except Exception as error:  # a run has ended, and its error matters more
             print(f"the board could not be drawn: {error!r}", file=sys.stderr)
         self.mode = "off"
+
+    def again(self) -> None:
+        """Show the picture of a run that has ended here too, if its page was opened again."""
+        if len(self.pages) > 1 and self.ending is not None:
+            from IPython.display import display
+
+            shown, about = bundle(self.ending, self.caption())
+            display(shown, metadata=about, raw=True)

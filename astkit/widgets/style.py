@@ -6,7 +6,9 @@ Figures have dark text on white, independent of the page's theme and ``matplotli
 from __future__ import annotations
 
 import re
+from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
+from html import escape
 from io import BytesIO
 from textwrap import fill
 from typing import Any
@@ -94,13 +96,9 @@ class Picture(Figure):
 
     def png(self, dpi: float | None = None) -> bytes:
         """The figure as a PNG with 256 colours, which keeps notebooks small."""
-        from PIL import Image
-
-        full, small = BytesIO(), BytesIO()
+        full = BytesIO()
         self.savefig(full, format="png", dpi=dpi or "figure")
-        few = Image.open(full).convert("RGB").quantize(256, dither=Image.Dither.NONE)
-        few.save(small, "png", optimize=True)
-        return small.getvalue()
+        return few_colours(full.getvalue())
 
     def headline(self, message: str) -> None:
         """Write what the figure shows above all of it."""
@@ -124,17 +122,60 @@ class Picture(Figure):
         return self.png(), {"width": self.pixels_wide, "alt": self.described()}
 
 
-def animation(pictures: Iterable[Picture], fps: int = 8, dpi: float = 80) -> bytes:
-    """An animated PNG of 48 colours."""
+def few_colours(png: bytes) -> bytes:
+    """A PNG with 256 colours, which keeps notebooks small."""
     from PIL import Image
 
-    frames = [Image.open(BytesIO(each.png(dpi))).convert("RGB") for each in pictures]
-    stacked = Image.fromarray(np.concatenate([np.asarray(frame) for frame in frames]))
-    colours = stacked.quantize(48, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
-    few = [frame.quantize(palette=colours, dither=Image.Dither.NONE) for frame in frames]
-    times: dict[str, Any] = {"append_images": few[1:], "duration": 1000 // fps, "loop": 0}
-    few[0].save(film := BytesIO(), "png", save_all=True, **times)
-    return film.getvalue()
+    few = Image.open(BytesIO(png)).convert("RGB").quantize(256, dither=Image.Dither.NONE)
+    few.save(small := BytesIO(), "png", optimize=True)
+    return small.getvalue()
+
+
+class Film:
+    """Pictures one after the other, as an animated PNG of 48 colours that plays once.
+
+    It is its last picture where a reader's system asks for less motion, and where no HTML is shown.
+
+    Args:
+        pictures: of one size.
+        fps: of them a second.
+        dpi: pixels an inch; a page shows `PIXELS`.
+
+    Attributes:
+        png: the file; ``still``: of the last picture.
+        alt: text for those who do not see it; that of the last picture by default.
+    """
+
+    def __init__(self, pictures: Iterable[Picture], fps: int = 8, dpi: float = 120) -> None:
+        from PIL import Image
+
+        frames = []
+        for each in pictures:
+            each.savefig(drawn := BytesIO(), format="png", dpi=dpi)
+            frames.append(Image.open(drawn).convert("RGB"))
+            self.alt, self.width = each.described(), each.pixels_wide
+        stacked = Image.fromarray(np.concatenate([np.asarray(frame) for frame in frames]))
+        colours = stacked.quantize(48, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+        few = [frame.quantize(palette=colours, dither=Image.Dither.NONE) for frame in frames]
+        times: dict[str, Any] = {"append_images": few[1:], "duration": 1000 // fps, "loop": 1}
+        few[0].save(film := BytesIO(), "png", save_all=True, **times)
+        few[-1].save(still := BytesIO(), "png", optimize=True)
+        self.png, self.still = film.getvalue(), still.getvalue()
+
+    def _repr_mimebundle_(self, **_: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        film, still = (b64encode(each).decode() for each in (self.png, self.still))
+        address, alt = "data:image/png;base64,", escape(self.alt)
+        html = (
+            f'<picture><source media="(prefers-reduced-motion: reduce)" srcset="{address}{still}">'
+            f'<img width="{self.width}" alt="{alt}" src="{address}{film}"></picture>'
+        )
+        about = {"image/png": {"width": self.width, "alt": self.alt}}
+        return {"text/html": html, "image/png": still, "text/plain": "<Film>"}, about
+
+
+def animation(pictures: Iterable[Picture], fps: int = 8) -> bytes:
+    """The file of a `Film`."""
+    return Film(pictures, fps).png
 
 
 @styled

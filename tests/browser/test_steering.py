@@ -1,4 +1,4 @@
-"""A dashboard in a real browser: it moves, is steered between cells, and leaves a picture.
+"""A dashboard in a real browser: in view, moving, steered between cells, and a picture at its end.
 
 Screenshots go to out/browser (or ASTKIT_BROWSER_OUT).
 """
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
+import pytest
 from nbconvert import HTMLExporter
 
 TRAINER = """\
@@ -59,11 +60,32 @@ class Scene:
     def until_status(self, status: str) -> None:
         self.lab.until(lambda: self.lab.readout().startswith(status), status)
 
+    def until_kept(self) -> None:
+        """Wait until the board is at the place of the picture that the file has."""
+        cell = self.lab.page.locator(".jp-CodeCell", has_text="dashboard.start")
+        cell.locator(".jp-RenderedImage .astkit-board canvas").wait_for()
+        assert cell.locator(".jp-RenderedImage img").is_hidden()
+
     def until_picture(self) -> None:
-        """Wait until a picture has taken the place of the widget."""
+        """Wait until the picture is there, and no board."""
         cell = self.lab.page.locator(".jp-CodeCell", has_text="dashboard.start")
         cell.locator(".jp-RenderedImage img").wait_for()
         assert self.lab.page.locator(".astkit-board").count() == 0
+
+    def top(self) -> tuple[float, float]:
+        """Where the board begins, and how far below it the next cell does."""
+        board = self.lab.page.locator(".astkit-board").last.bounding_box()
+        cells = self.lab.page.locator(".jp-Notebook .jp-Cell")
+        following = cells.nth(2).bounding_box()
+        return board["y"], following["y"] - board["y"]
+
+    def hovered(self) -> bool:
+        """Whether the canvas changes below the mouse."""
+        canvas = self.lab.page.locator(".astkit-board canvas").last
+        before = canvas.evaluate("canvas => canvas.toDataURL()")
+        canvas.hover(position={"x": 200, "y": 120})
+        self.lab.page.wait_for_timeout(200)
+        return bool(before != canvas.evaluate("canvas => canvas.toDataURL()"))
 
 
 def test_the_board_moves_and_is_steered_between_cells(open_notebook, tmp_path: Path) -> None:
@@ -102,9 +124,12 @@ def test_the_board_moves_and_is_steered_between_cells(open_notebook, tmp_path: P
     lab.page.wait_for_timeout(1000)
     at = scene.step
     lab.until(lambda: scene.step > at + 10, "training while a cell waits for it")
+    before = scene.top()
     lab.press("i", "i")
     lab.page.get_by_text("KeyboardInterrupt").first.wait_for()
-    scene.until_picture()
+    scene.until_kept()
+    assert scene.top()[1] == before[1], "nothing below the board moved"
+    assert scene.hovered()
     lab.photo("interrupted")
     lab.run_cell("run.save(")
     lab.until(path.exists, "the record")
@@ -124,7 +149,7 @@ def test_a_picture_stays_after_the_end_in_the_saved_file_and_after_a_restart(ope
     lab = open_notebook(TRAINER, RUN)
     scene = Scene(lab)
     lab.button("stop")
-    scene.until_picture()
+    scene.until_kept()
     lab.page.keyboard.press("Control+s")
     lab.until(lambda: "image/png" in lab.path.read_text(), "the saved notebook")
     saved = lab.path.read_text()
@@ -147,3 +172,113 @@ def test_controls_end_with_the_kernel(open_notebook: Any) -> None:
     lab.restart()
     lab.until(lambda: lab.readout() == "the kernel has ended, and the run", "the end")
     assert lab.page.locator(".astkit-board :is(button, input, select):enabled").count() == 0
+
+
+FILL = "# a cell\n" * 12
+IN_VIEW = """() => {
+  const board = [...document.querySelectorAll(".astkit-board")].pop().getBoundingClientRect();
+  const [panel] = [...document.querySelectorAll(".jp-WindowedPanel-outer, .jp-Notebook")]
+    .filter((each) => each.scrollHeight > each.clientHeight + 1);
+  const page = panel.getBoundingClientRect();
+  return [board.height, board.top - page.top, page.bottom - board.bottom];
+}"""
+
+
+@pytest.mark.parametrize("all_cells", [False, True])
+def test_the_board_is_in_view_from_its_first_frame_to_its_end(open_notebook, all_cells):
+    cells = [TRAINER, RUN, *[FILL] * 6]
+    lab = open_notebook(*cells)
+    lab.page.set_viewport_size({"width": 1280, "height": 800})
+    if all_cells:
+        lab.page.get_by_role("menuitem", name="Run").first.click()
+        lab.page.get_by_text("Run All Cells", exact=True).first.click()
+    else:
+        lab.run_cells(2)
+    lab.page.locator(".astkit-board canvas").wait_for(timeout=120_000)
+    lab.until(lambda: lab.drawn() >= 0, "the first frame")
+    for _ in range(8):
+        lab.page.wait_for_timeout(500)
+        height, above, below = lab.page.evaluate(IN_VIEW)
+        assert height <= 480
+        assert above >= 0, lab.photo("above")
+        assert below >= 0, lab.photo("below")
+    lab.photo("in-view")
+
+
+def test_who_scrolls_is_left_where_they_are(open_notebook):
+    lab = open_notebook("import time; time.sleep(2)\n" + TRAINER, RUN, *[FILL] * 6)
+    lab.page.set_viewport_size({"width": 1280, "height": 800})
+    lab.run_cells(2)
+    lab.page.evaluate("""() => {
+      const seen = new MutationObserver(() => {
+        if (!document.querySelector(".astkit-board")) return;
+        seen.disconnect();
+        window.dispatchEvent(new KeyboardEvent("keydown", { key: "a" }));
+        window.called = 0;
+        Element.prototype.scrollIntoView = () => { window.called += 1; };
+      });
+      seen.observe(document.body, { childList: true, subtree: true });
+    }""")
+    lab.until(lambda: lab.page.locator(".astkit-board canvas").count() == 1, "the board", 120)
+    lab.until(lambda: lab.drawn() >= 5, "step 5")
+    assert lab.page.evaluate("window.called") == 0
+
+
+def test_after_a_reload_in_the_run_the_notebook_ends_with_a_picture(open_notebook):
+    lab = open_notebook(TRAINER, RUN, "await run")
+    Scene(lab)
+    lab.page.keyboard.press("Control+s")
+    lab.page.wait_for_timeout(1000)
+    lab.page.reload()
+    lab.page.locator(".astkit-board canvas").wait_for(timeout=60_000)
+    at = lab.drawn()
+    lab.until(lambda: lab.drawn() > at + 5, "the run goes on")
+    lab.button("stop")
+    lab.run_cell("await run")
+    lab.page.locator(".jp-CodeCell", has_text="await run").locator("img").wait_for()
+    assert lab.page.locator(".astkit-board canvas").is_visible()
+    lab.photo("ended")
+
+
+LOOP = """\
+import time
+from astkit import Board
+from astkit.datasets import split
+from torch.utils.data import DataLoader
+
+train = split("digits").train
+model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+criterion = torch.nn.CrossEntropyLoss(reduction="none")
+gate, optimizer = Gate(0.25), torch.optim.SGD(model.parameters(), 0.1)
+loader = DataLoader(train, 64, shuffle=True)
+with Board(steps=100) as board:
+    while board._step < 100:
+        x, y = next(iter(loader))
+        x = x.float() / 16
+        chosen = gate(model, x, y)
+        loss = chosen.mean(criterion(model(x[chosen.index]), y[chosen.index]))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        board.log(chosen, loss, accuracy=0.5)
+        time.sleep(0.07)
+print("done")
+"""
+
+
+def test_the_board_of_an_own_loop_moves_while_its_cell_runs(open_notebook):
+    lab = open_notebook("import torch\nfrom astkit import Gate", LOOP)
+    lab.run_cells(2)
+    lab.page.locator(".astkit-board canvas").wait_for(timeout=120_000)
+    lab.until(lambda: lab.drawn() >= 3, "step 3")
+    assert len(lab.watch(4)) >= 8
+    lab.photo("running")
+    lab.page.get_by_text("done", exact=True).last.wait_for()
+    kept = lab.page.locator(".jp-RenderedImage .astkit-board canvas")
+    kept.wait_for()
+    assert kept.get_attribute("data-step") == "100"
+    lab.page.keyboard.press("Control+s")
+    lab.until(lambda: "image/png" in lab.path.read_text(), "the saved notebook")
+    outputs = nbformat.reads(lab.path.read_text(), as_version=4).cells[1].outputs
+    assert set(outputs[0].data) == {"image/png", "text/plain"}
+    lab.photo("ended")

@@ -1,11 +1,13 @@
 """The figures beside the notebooks: what is drawn where."""
 
 import importlib.util
+import io
 
-import numpy as np
 import pandas as pd
 import pytest
+from PIL import Image
 
+from astkit.systems.automaton import AutomatonTrainer, game_of_life
 from tests.notebooks.conftest import FOLDER
 
 
@@ -20,45 +22,75 @@ def beside(name):
 figures, pictures = beside("figures"), beside("pictures")
 
 
-def test_shares_have_a_row_for_each_condition_and_the_possible_gain_beside_it():
-    undefined = {"share": None, "share_low": None, "share_high": None}
+def test_gains_have_a_panel_a_unit_and_one_row_alone_joins_the_others():
     rows = [
-        {"policy": "aim", "share": 0.5, "share_low": 0.4, "share_high": 0.6, "gain": 2.5},
-        {"policy": "random", "share": -3.0, "share_low": -4.0, "share_high": -2.0, "gain": -15.0},
-        {"policy": "oracle", **undefined, "gain": 5.0},
+        {"condition": "drift", "unit": "%", "gain": 12.0, "gain_low": 3.0, "gain_high": 21.0},
+        {"condition": "same", "unit": "%", "gain": -0.01, "gain_low": -1.0, "gain_high": 1.0},
+        {"condition": "late", "unit": "points", "gain": 0.5, "gain_low": -1.0, "gain_high": 2.0},
     ]
-    table = [{"condition": "drift", "unit": "points", "n": 5, **row} for row in rows]
-    figure = pictures.shares(pd.DataFrame(table))
-    axis = figure.axes[0]
-    assert [label.get_text() for label in axis.get_yticklabels()] == ["drift"]
-    right = axis.child_axes[0]
-    assert [label.get_text() for label in right.get_yticklabels()] == ["5.0 points higher"]
-    assert [text.get_text() for text in axis.texts] == ["◀ -3"]  # outside of the axis
-    assert [each.get_text() for each in figure.legends[0].get_texts()] == ["aim", "random"]
+    table = pd.DataFrame(rows).assign(other=5.0)
+    (axis,) = pictures.gains(table, "both").axes
+    assert [label.get_text() for label in axis.get_yticklabels()] == ["drift", "same", "late"]
+    assert [text.get_text() for text in axis.texts] == ["+12.0 %", "0.0 %", "+0.5 points"]
+    assert axis.get_xscale() == "linear"
+    assert axis.get_xlabel() == "gain over dense training, % of the error"
+    green, grey = axis.texts[0].get_color(), axis.texts[1].get_color()
+    assert (green, grey) == (pictures.line("aim")["color"], pictures.SOFT)
+    both = pictures.gains(pd.concat([table, table]), "both").axes
+    assert [axis.get_xlabel() for axis in both] == [
+        "gain over dense training, % of the error",
+        "gain over dense training, points of accuracy",
+    ]
 
 
-def test_bars_are_numbers_of_gates_without_plain_wires():
-    counts = np.zeros(16, int)
-    counts[[1, 3, 7]] = [10, 25, 5]
-    (axis,) = figures.gate_histogram(counts).axes
-    names = [tick.get_text() for tick in axis.get_yticklabels()]
-    bars = dict(zip(names, [bar.get_width() for bar in axis.patches], strict=True))
-    assert len(bars) == 15
-    assert "a" not in bars
-    assert list(bars.items())[-2:] == [("a or b", 5), ("a and b", 10)]  # the largest on top
-
-
-def test_every_seed_has_a_line_and_no_wrong_cells_are_at_zero():
+def test_predictions_far_off_have_the_name_of_their_kind():
     rows = [
-        {"seed": seed, "step": step, "val_loss": 0.1 / step, "val_wrong": 250 * (step < 3)}
-        for seed in (0, 1)
-        for step in (1, 2, 3)
+        {"kind": "web", "unit": "points", "gain": 7.0, "forecast": 14.0},
+        {"kind": "clean", "unit": "points", "gain": 1.0, "forecast": 2.0},
+        {"kind": "drift", "unit": "%", "gain": 90.0, "forecast": 89.0},
     ]
-    figure = figures.soft_and_hard(pd.DataFrame(rows))
+    table = pd.DataFrame(rows).assign(gain_low=0.5, gain_high=95.0, forecast_error=1.0)
+    figure = pictures.forecasts(table)
+    points, percent = figure.axes
+    assert [text.get_text() for text in points.texts] == ["web"]
+    assert percent.texts[:] == []
+    assert figure.get_suptitle() == "2 of 3 predictions were within 5 points or percent"
+
+
+def a_history(seeds, steps):
+    rows = [
+        {"seed": seed, "step": step, "val_loss": 0.1 / step, "val_wrong": 250 * (step <= seed)}
+        for seed in seeds
+        for step in steps
+    ]
+    return pd.DataFrame(rows).assign(val_accuracy=lambda table: 1 - table["val_wrong"] / 1000)
+
+
+def test_seeds_that_end_with_wrong_cells_are_red_and_counted():
+    figure = figures.soft_and_hard(a_history((0, 9), (1, 2, 3)))
     losses, wrong = figure.axes
-    assert [line.get_label() for line in losses.lines] == ["seed 0", "seed 1"]
-    assert wrong.lines[1].get_ydata().tolist() == [250, 250, 0]
-    assert wrong.get_yticks().tolist() == [0, 1, 10, 100]
+    assert [line.get_color() for line in losses.lines] == [figures.SELECTED, figures.COLOURS[0]]
+    assert wrong.lines[0].get_ydata().tolist() == [0, 0, 0]
+    assert figure.get_suptitle().startswith("1 of 2 end all right")
+
+
+def test_a_circuit_is_seen_after_some_updates_beside_the_truth():
+    trainer = AutomatonTrainer(game_of_life(), iterations=50, device="cpu")
+    seen = figures.Learning(trainer)
+    trainer.run(progress=False)
+    assert list(seen) == [0, 25, 50]
+    history = a_history((0, 1), (25, 50))
+    figure = figures.circuit_learns(seen, history)
+    titles = [axis.get_title() for axis in figure.axes[:4]]
+    assert titles == ["0 updates", "25 updates", "50 updates", "Life itself"]
+    wrong = int((seen[50] != seen.true).any(-1).sum())
+    assert figure.axes[2].get_xlabel() == f"{wrong:,} wrong"
+    assert figure.axes[-1].lines[-1].get_color() == figures.INK  # the seed that is seen
+    seen[50] = seen.true
+    assert figures.circuit_learns(seen, history).axes[2].get_xlabel() == "all right"
+    film = figures.film_of_learning(seen, history)
+    with Image.open(io.BytesIO(film.png)) as frames:
+        assert frames.n_frames == 2  # the picture after 25 updates is that of 0
 
 
 def test_learning_shows_the_mean_over_seeds_and_the_marks():

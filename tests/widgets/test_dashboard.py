@@ -1,16 +1,20 @@
 """Driving a run: in a cell, and between cells; pause, step, stop, interrupts and errors."""
 
 import asyncio
+import base64
 import json
 import os
 import signal
 import threading
 import time
 from functools import partial
+from io import BytesIO
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from astkit.trainers import Checkpoints
 from astkit.widgets import Dashboard, Run, frontend, screen
@@ -71,7 +75,6 @@ class Output:
 
     def __call__(self, bundle, metadata, raw, display_id=True):
         assert raw
-        assert display_id
         self.shown.append({**bundle, "about": metadata})
         return self
 
@@ -207,7 +210,10 @@ def test_pause_freezes_resume_moves_step_takes_one_stop_ends(notebook, trainer):
         check(run, "stopped", range(at + 5, STEPS))
 
     started(notebook, trainer, use, pace=100)
-    assert {content["state"]["enabled"] for content, _ in sent} == {True}
+    *before, (last, _) = [(content["state"]["enabled"], content["state"]) for content, _ in sent]
+    assert {enabled for enabled, _ in before} == {True}
+    assert last is False
+    assert sent[-1][0]["state"]["ended"]
     assert notebook.output.kinds == ["widget", "picture"]
     assert "stopped after" in notebook.output.caption
 
@@ -362,3 +368,91 @@ def test_without_an_answer_pictures_take_the_place_and_say_so(
     assert others.count("picture") >= 1 + installed  # before the end too
     assert others.count("widget") == late
     assert others[-1] == "picture"
+
+
+def png(colour):
+    """A picture as a page sends it, and its colour as the kernel shows it."""
+    Image.new("RGB", (4, 4), colour).save(file := BytesIO(), "png")
+    return {"picture": base64.b64encode(file.getvalue()).decode()}
+
+
+def colour(shown):
+    """The colour of a picture of one colour that a cell displays."""
+    return Image.open(BytesIO(base64.b64decode(shown["image/png"]))).convert("RGB").getpixel((0, 0))
+
+
+def answering(shown, run, answers):
+    """The page draws its picture when it is told that the run has ended."""
+    shown.widget.send = lambda content, _: (
+        content["state"]["ended"] and answers and shown.take(png("red"))
+    )
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_the_picture_that_the_page_draws_is_stored(notebook, trainer, late, monkeypatch):
+    monkeypatch.setattr(screen, "PICTURE_S", 0.05)
+
+    async def use(run, shown):
+        answering(shown, run, not late)
+        await run
+        assert notebook.output.kinds == ["widget", "picture"]
+        if late:
+            drawn = notebook.output.shown[-1]
+            assert len(drawn["image/png"]) > 10_000
+            shown.take(png("red"))
+        assert colour(notebook.output.shown[-1]) == (255, 0, 0)
+        assert notebook.output.shown[-1]["text/plain"] == "<LiveBoard>"
+        assert "finished after 24 batches" in notebook.output.caption
+        assert (shown.widget.comm is None) is not late  # stays open for an answer
+
+    started(notebook, trainer, use)
+
+
+def test_after_a_reload_the_widget_stays_and_await_shows_the_picture(notebook, trainer):
+    async def use(run, shown):
+        fresh = []
+        answering(shown, run, True)
+        answer = shown.widget.send
+        shown.widget.send = lambda content, buffers: (
+            fresh.append((content["fresh"], content["all"])),
+            answer(content, buffers),
+        )
+        await until(lambda: trainer.step >= 3)
+        shown.take({"ready": "the page, opened again"})
+        await run
+        assert fresh[0] == (True, True)
+        assert fresh[-1][0] is False
+        assert (False, True) in fresh
+        assert notebook.output.kinds == ["widget", "picture", "picture"]  # the second by await
+        assert shown.widget.comm is not None
+        await run
+        assert len(notebook.output.shown) == 4
+
+    started(notebook, trainer, use, pace=100)
+
+
+def test_a_trainer_that_shows_its_state_has_a_picture_on_the_board(notebook, trainer):
+    sent = []
+    trainer.picture = lambda: np.full((3, 5, 3), trainer.step, np.uint8)
+
+    async def use(run, shown):
+        shown.widget.send = lambda content, buffers: sent.append((content, buffers))
+        await run
+
+    started(notebook, trainer, use)
+    content, (_, _, image) = sent[-1]
+    assert content["image"] == {"height": 3, "width": 5}
+    assert len(image) == 45
+
+
+def test_a_controller_that_is_asked_for_shows_its_own_sliders_at_once(notebook, trainer):
+    async def use(run, shown):
+        run.pause()
+        await until(lambda: run.status == "paused")
+        shown.take({"set": ["controller", "origin_pi"]})
+        assert [name for name, _ in shown.gate()["gains"]] == ["kp", "ki", "alpha"]
+        assert shown.gate()["controller"] == "origin_pi"
+        run.stop()
+        await run
+
+    started(notebook, trainer, use)

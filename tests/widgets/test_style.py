@@ -58,3 +58,24 @@ def test_a_picture_on_a_page_has_one_width_and_a_text():
     assert page == {"width": 730, "alt": "It falls; loss; mean against step"}
     picture.alt = "a loss\n that falls"
     assert picture.described() == "a loss that falls"
+
+
+def test_a_film_plays_once_and_is_its_last_picture_for_those_who_want_no_motion():
+    def drawn(height):
+        shown = style.picture(width=3, height=2)
+        shown.axes[0].bar([0], [height])
+        shown.axes[0].set_ylim(0, 3)
+        shown.headline(f"{height} & more")
+        return shown
+
+    film = style.Film((drawn(height) for height in (1, 2, 3)), fps=4)
+    with Image.open(io.BytesIO(film.png)) as frames, Image.open(io.BytesIO(film.still)) as still:
+        assert (frames.n_frames, frames.info["loop"], frames.info["duration"]) == (3, 1, 250)
+        frames.seek(2)
+        assert frames.convert("RGB").tobytes() == still.convert("RGB").tobytes()
+    bundle, about = film._repr_mimebundle_()
+    assert about["image/png"] == {"width": 288, "alt": "3 & more"}
+    html = bundle["text/html"]
+    assert html.index("prefers-reduced-motion") < html.index(bundle["image/png"])
+    assert html.index(bundle["image/png"]) < html.index("<img")
+    assert 'alt="3 &amp; more"' in html

@@ -17,8 +17,8 @@ from astkit.widgets.style import (
     INK,
     PAPER,
     WIDTH,
+    Film,
     Picture,
-    animation,
     picture,
     styled,
 )
@@ -38,7 +38,8 @@ def rollout_frames(
 ) -> Picture:
     """A row of states: of each rollout, step by step.
 
-    Cells that differ from the truth, rounded, are coloured and counted.
+    Cells that differ from the truth, rounded, are coloured and counted; where any does, in any
+    step, the colours are explained.
 
     Args:
         trajectories: for each name values in [0, 1], ``[T, H, W]``, all of one shape.
@@ -64,28 +65,44 @@ def rollout_frames(
         elif not single:
             axis.set_ylabel(f"step {step}")
         axis.set_title(title, size=9)
-    wide = int(14 * figure.get_figwidth())  # characters
-    figure.suptitle(fill("red: wrong, should be 0; pale red: wrong, should be 1", wide), size=9)
+    if any(_wrong(each, true)[0].any() for each in states.values()):
+        wide = int(14 * figure.get_figwidth())  # characters
+        figure.suptitle(fill("red: wrong, should be 0; pale red: wrong, should be 1", wide), size=9)
     return figure
 
 
-def film(trajectories: Mapping[str, ArrayLike], fps: int = 8, **options: Any) -> bytes:
-    """The rollouts side by side as an animated PNG of ``fps`` frames per second.
+def film(trajectories: Mapping[str, ArrayLike], fps: int = 8, **options: Any) -> Film:
+    """The rollouts side by side, ``fps`` frames per second.
 
     For ``trajectories`` and ``options`` see `rollout_frames`.
     """
     steps = len(np.asarray(next(iter(trajectories.values()))))
     frames = (rollout_frames(trajectories, [step], **options) for step in range(steps))
-    return animation(frames, fps)
+    return Film(frames, fps)
+
+
+def coloured(values: ArrayLike, true: ArrayLike) -> NDArray[np.uint8]:
+    """Ink where 1, paper where 0; wrong cells are red, pale if they should be 1: RGB ``[H, W, 3]``.
+
+    ``values``, in [0, 1], and ``true`` are ``[H, W]``.
+    """
+    shade = np.clip(np.asarray(values, np.float64), 0, 1)
+    paper, ink = np.array(to_rgb(PAPER)), np.array(to_rgb(INK))
+    image = paper + (ink - paper) * shade[..., None]
+    wrong, missing = _wrong(shade, np.asarray(true, np.float64))
+    image[wrong], image[missing] = to_rgb(COLOURS[0]), to_rgb(_MISSING)
+    return np.rint(255 * image).astype(np.uint8)
+
+
+def _wrong(values: Floats, true: Floats) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Cells that differ when rounded, and those of them that should be 1."""
+    wrong = (values >= 0.5) != (true >= 0.5)
+    return wrong, wrong & (true >= 0.5)
 
 
 def _show(axis: Axes, values: Floats, true: Floats) -> int:
-    """Ink where 1, paper where 0; wrong cells, which it counts, red, pale if they should be 1."""
-    shade = np.clip(values, 0, 1)[..., None]
-    image = np.array(to_rgb(PAPER)) * (1 - shade) + np.array(to_rgb(INK)) * shade
-    extra, missing = (values >= 0.5) & (true < 0.5), (values < 0.5) & (true >= 0.5)
-    image[extra], image[missing] = to_rgb(COLOURS[0]), to_rgb(_MISSING)
+    """Draw the cells; returns how many are wrong."""
     axis.set(xticks=[], yticks=[])
     axis.spines[:].set_visible(True)
-    axis.imshow(image, interpolation="nearest")
-    return int(extra.sum() + missing.sum())
+    axis.imshow(coloured(values, true), interpolation="nearest")
+    return int(_wrong(values, true)[0].sum())

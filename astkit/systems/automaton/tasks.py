@@ -20,6 +20,9 @@ COUNTS = ("height", "width", "steps", "batch_size", "iterations", "every", "held
 LIMITS: dict[str, Limit] = {**dict.fromkeys(COUNTS, 1), "weight_decay": FROM_0, "hard_share": PART}
 """What the settings of a task have to be, see `check_settings`."""
 
+SIDE, GENERATIONS = 48, 3
+"""Cells along a side of Life's `AutomatonTask.example`, and generations from start to end."""
+
 
 @dataclass(frozen=True)
 class AutomatonTask:
@@ -77,6 +80,19 @@ class AutomatonTask:
             grids, new = life_table()
             return Batch(torch.arange(len(grids)), grids, new)
         return random_bits(self, torch.arange(self.held_out), 0, purpose, 0)
+
+    def example(self) -> tuple[Tensor, int, Tensor]:
+        """What a picture of the training shows: a start ``[1, channels, H, W]``, the number of
+        steps from it, and channel 0 as it should be then, ``[H, W]``.
+
+        The same for every seed; of Life a grid of `SIDE` times `SIDE` random cells.
+        """
+        if self.kind != "life":
+            samples = self.evaluation()
+            return samples.x[:1], self.steps, samples.y[0]
+        generator = rng.generator(0, "example")
+        start = torch.randint(2, (1, 1, SIDE, SIDE), generator=generator).float()
+        return start, GENERATIONS, life(start[0, 0], GENERATIONS)[-1]
 
     def masks(self, index: Tensor | None, seed: int, iteration: int) -> Tensor | None:
         """Fire masks of samples ``index [batch]`` on the CPU; ``None`` if all cells fire."""
@@ -154,6 +170,14 @@ def life_step(grid: Tensor) -> Tensor:
     moves = [(dy, dx) for dy in (-1, 0, 1) for dx in (-1, 0, 1)]
     alive = torch.stack([grid.roll(move, (-2, -1)) for move in moves]).sum(0)  # and the cell itself
     return ((alive == 3) | ((alive == 4) & (grid == 1))).to(grid.dtype)
+
+
+def life(grid: Tensor, steps: int) -> Tensor:
+    """All states from ``grid`` on, one more than ``steps``: ``[steps + 1, *grid.shape]``."""
+    states = [grid]
+    for _ in range(steps):
+        states.append(life_step(states[-1]))
+    return torch.stack(states)
 
 
 def life_table() -> tuple[Tensor, Tensor]:

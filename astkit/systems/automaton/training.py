@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from astkit import distributed
@@ -15,6 +17,7 @@ from astkit.datasets.batch import Batch, join
 from astkit.gating import evaluating
 from astkit.profiling.flops import BatchFlops, PassFlops
 from astkit.systems.automaton.automaton import LogicCA
+from astkit.systems.automaton.circuit import PackedCircuit, from_automaton
 from astkit.systems.automaton.gradients import Gradients, Parallel, first_channel_loss, gradients
 from astkit.systems.automaton.tasks import AutomatonTask
 from astkit.trainers import Budget, TrainConfig, Trainer
@@ -152,6 +155,19 @@ class AutomatonTrainer(Trainer):
             self.ledger.note(cost, evaluated=2 * batch.rows)  # soft and hard
             return evaluate(self.automaton, self.task, batch)
 
+    def picture(self) -> NDArray[np.uint8]:
+        """The end of the task's example by the hard automaton of now: RGB ``[height, width, 3]``.
+
+        Living cells are dark; wrong ones are red, and pale red where they should live. A live
+        board shows it while the automaton learns.
+        """
+        from astkit.systems.automaton.plots import coloured  # loads matplotlib
+
+        start, steps, true = self.task.example()
+        masks = self.task.masks(torch.zeros(1, dtype=torch.int64), 0, EVALUATION)
+        end = PackedCircuit(from_automaton(self.automaton)).rollout(start, steps, masks)
+        return coloured(end[0, 0].numpy(), true.numpy())
+
 
 def apply_gradients(model: nn.Module, optimizer: torch.optim.Optimizer, summed: Gradients) -> None:
     """Clip the gradient ``summed`` elementwise to ±`CLIP` and take one optimizer step.
@@ -184,5 +200,6 @@ def evaluate(model: LogicCA, task: AutomatonTask, batch: Batch | None = None) ->
         soft, hard = (model(batch.x, task.steps, masks, way) for way in (False, True))
         losses = [first_channel_loss(states, batch.y).sum().item() for states in (soft, hard)]
         wrong = int((hard[:, 0].round() != batch.y).sum())
-    means = {"loss": losses[0] / batch.rows, "hard_loss": losses[1] / batch.rows}
-    return {**means, "wrong": wrong, "accuracy": 1 - wrong / hard[:, 0].numel()}
+    accuracy = 1 - wrong / hard[:, 0].numel()  # a board shows what follows the loss
+    means = {"loss": losses[0] / batch.rows, "accuracy": accuracy}
+    return {**means, "hard_loss": losses[1] / batch.rows, "wrong": wrong}

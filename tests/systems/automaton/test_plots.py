@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from astkit.systems.automaton.plots import film, rollout_frames
+from astkit.systems.automaton.plots import coloured, film, rollout_frames
 
 
 @pytest.fixture
@@ -30,9 +30,20 @@ def test_a_rollout_is_a_row_of_steps_which_counts_the_cells_that_differ(two):
     assert all(axis.collections for axis in figure.axes)
 
 
+def test_colours_are_explained_only_where_a_cell_is_wrong(two):
+    assert "red" in rollout_frames(two, [0]).get_suptitle()  # wrong at step 2
+    assert rollout_frames({"a": two["true"], "b": two["true"]}, [0]).get_suptitle() == ""
+
+
+def test_wrong_cells_are_red_and_pale_where_they_should_live():
+    image = coloured([[0, 1, 1, 0]], [[0, 1, 0, 1]])
+    assert image.dtype == np.uint8
+    assert image.tolist() == [[[255] * 3, [0x22] * 3, [0xA4, 0x16, 0x1A], [0xE8, 0xA3, 0xA5]]]
+
+
 def test_a_film_moves_through_all_states_and_only_they_change(two):
     images = []
-    with Image.open(BytesIO(film(two, fps=5))) as shown:
+    with Image.open(BytesIO(film(two, fps=5).png)) as shown:
         for number in range(shown.n_frames):
             shown.seek(number)
             assert shown.info["duration"] == 200
@@ -40,5 +51,6 @@ def test_a_film_moves_through_all_states_and_only_they_change(two):
     assert len(images) == 5
     red = [(abs(image - [0xA4, 0x16, 0x1A]).sum(-1) < 30).sum() for image in images]
     assert [bool(count > 100) for count in red] == [False, False, True, False, False]
-    panel = slice(30, None), slice(30, images[0].shape[1] // 2)  # without title and step
+    # without titles, which differ
+    panel = slice(90, None), slice(90, images[0].shape[1] // 2)
     assert (images[0][panel] == images[2][panel]).all()

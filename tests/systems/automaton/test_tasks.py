@@ -101,3 +101,14 @@ def test_wrong_arguments_are_refused() -> None:
             tasks.checkerboard_small().scaled(**changes)
     with pytest.raises(ValueError, match="index is None"):
         tasks.checkerboard_async().masks(None, 0, 0)
+
+
+def test_all_states_of_life_from_a_start_and_the_example_ends_as_one() -> None:
+    glider = torch.zeros(6, 6)
+    glider[[0, 1, 2, 2, 2], [1, 2, 0, 1, 2]] = 1
+    states = tasks.life(glider, 4)
+    assert states.shape == (5, 6, 6)
+    assert torch.equal(states[4], glider.roll((1, 1), (0, 1)))
+    start, steps, end = tasks.game_of_life().example()
+    assert torch.equal(end, tasks.life(start[0, 0], steps)[-1])
+    assert 0 < end.mean() < 1

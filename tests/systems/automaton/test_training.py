@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -178,3 +179,19 @@ def test_wrong_arguments_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(distributed, "world", lambda: 2)
     with pytest.raises(ValueError, match="2 processes train an automaton, but its step does not"):
         cpu(LIFE)
+
+
+@pytest.mark.parametrize("task", [ASYNC, tasks.game_of_life()], ids=["checkerboard", "life"])
+def test_a_picture_has_the_cells_of_the_example_wrong_ones_red(task: tasks.AutomatonTask) -> None:
+    trainer = cpu(task, seed=1)
+    start, steps, true = task.example()
+    masks = task.masks(torch.zeros(1, dtype=torch.int64), 0, EVALUATION)
+    with torch.no_grad():
+        wrong = trainer.automaton(start, steps, masks, hard=True)[0, 0].round() != true
+    picture = trainer.picture()
+    assert picture.shape == (*true.shape, 3)
+    assert picture.dtype == np.uint8
+    red = torch.from_numpy(picture[..., 0] != picture[..., 1])  # others are grey
+    assert torch.equal(red, wrong)
+    assert red.any()
+    assert np.array_equal(picture, cpu(task, seed=1).picture())
