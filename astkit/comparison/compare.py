@@ -46,7 +46,7 @@ from astkit.gating.policy import Policy, as_policy
 from astkit.gating.selection import same_values
 from astkit.names import spelled
 from astkit.profiling.flops import RowFlops
-from astkit.progress import announce, in_notebook
+from astkit.progress import announce
 from astkit.trainers import Budget, TrainConfig
 from astkit.trainers.config import choose_config
 from astkit.trainers.evaluation import Metrics, as_metrics
@@ -197,10 +197,9 @@ def compare(
         )
         live = Live()
         contents = {**train_plan(plan, check_baseline, notes, live), "smallest_gain": smallest_gain}
-        report = Comparison(contents, folder / RECORDS, shared.train, live)
+        report = Comparison(contents, folder / RECORDS, shared.train)
         report.save(folder / NAME)
-        if report.differs and in_notebook():
-            live.show(report.plot())
+        live.show(report)
         for line in [*report.gains, ""]:
             announce(line)
         for each in report.verdicts:

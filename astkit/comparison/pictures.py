@@ -1,13 +1,12 @@
-"""The figures of a comparison."""
+"""The figure of a comparison."""
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from astkit.comparison.statistics import COSTS, DENSE, by_arm, cost_share, is_finite, pairs
+from astkit.comparison.statistics import DENSE, by_arm, is_finite, pairs
 from astkit.comparison.verdict import NONE_BETTER, Verdict, leading, unequal, unit
 
 if TYPE_CHECKING:
@@ -15,36 +14,11 @@ if TYPE_CHECKING:
     from astkit.widgets.style import Picture
 
 
-def pictures(report: Comparison) -> list[Picture]:
-    """The figures that its entries allow."""
-    if not report.verdicts:
-        return []
-    from astkit.widgets import comparison_plots
-
-    dense = by_arm(report.entries)[DENSE]
-    figures = [draw_values(report)] if report.differs else []
-    curves = [
-        {"arm": entry["policy"], "seed": entry["seed"], "value": point[-1]}
-        | {
-            key: cost_share(cost, dense[entry["seed"]][key])
-            for key, cost in zip(COSTS, point, strict=False)
-        }
-        for entry in report.entries
-        if is_finite(entry["value"]) and is_finite(dense.get(entry["seed"], {}).get("value"))
-        for point in entry["curve"]
-        if is_finite(point[-1])
-    ]
-    if curves and any(all(row[key] is not None for row in curves) for key in COSTS):
-        held_out = next(iter(dense.values())).get("validation_rows")
-        figures.append(comparison_plots.values_by_cost(curves, report.metric, held_out))
-    return figures
-
-
 def draw_values(report: Comparison, names: Sequence[str] = ()) -> Picture:
     """The value of each run, with what the verdicts and controls say beside the methods.
 
-    ``names``: all methods, while runs are to come. Intervals and outcomes, which hold at the end,
-    are left out then.
+    ``names``: all methods, while runs are to come; differences, which hold at the end, are left
+    out then.
     """
     from astkit.widgets import comparison_plots
 
@@ -52,18 +26,13 @@ def draw_values(report: Comparison, names: Sequence[str] = ()) -> Picture:
     known = [run for run in report.entries if is_finite(run["value"])]
     runs = [{**run, "arm": run["policy"], "value": run["value"] * scale} for run in known]
     beside: dict[str, dict[str, Any]] = {}
-    for each in [*report.controls, *report.verdicts]:
-        gap = each.difference._replace(low=math.nan, high=math.nan) if names else each.difference
-        ends = [(each.dense + end) * scale for end in gap[1:3]]
-        beside[each.policy] = {"gap": each.amount(gap), "ends": ends}
-    for each in () if names else report.verdicts:
-        beside[each.policy] |= {"words": _outcome(each), "bold": bool(each.better)}
-    arms = dict.fromkeys([*names, *(run["policy"] for run in known)])
-    last = {each.policy for each in report.verdicts if unequal(each.flops)}  # of other budgets
+    for each in () if names else [*report.controls, *report.verdicts]:
+        ends = [(each.dense + end) * scale for end in each.difference[1:3]]
+        beside[each.policy] = {"gap": each.amount(each.difference), "ends": ends}
+        if each in report.verdicts:
+            beside[each.policy] |= {"words": _outcome(each), "bold": bool(each.better)}
     quantity = f"{report.metric} (%)" if scale > 1 else report.metric
-    figure = comparison_plots.values_by_method(
-        runs, beside, quantity, report.higher, sorted(arms, key=last.__contains__)
-    )
+    figure = comparison_plots.values_by_method(runs, beside, quantity, report.higher, names)
     message, below = (f"Runs so far: {len(known)}", " ") if names else headline(report)
     figure.headline(message)
     figure.axes[0].set_title(below, loc="left", size=9)

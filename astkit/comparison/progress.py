@@ -17,7 +17,6 @@ from astkit.trainers.progress import state_of
 
 if TYPE_CHECKING:
     from astkit.comparison.report import Comparison
-    from astkit.widgets.style import Picture
 
 PAUSE, LONGEST = 2.0, 10.0
 """Seconds between two pictures: at least, and at most where drawing one takes long."""
@@ -29,27 +28,23 @@ class Live:
     handle: Any = None
     due = 0.0  # when the next picture may be drawn
 
-    def add(self, report: Comparison, names: Sequence[str]) -> None:
-        """Draw the runs so far, unless the last picture is too recent; ``names``: all methods."""
-        start = time.monotonic()
-        if start >= self.due and in_notebook():
-            self.show(draw_values(report, names))
-            end = time.monotonic()
-            self.due = end + min(max(PAUSE, 9 * (end - start)), LONGEST)
+    def show(self, report: Comparison, names: Sequence[str] = ()) -> None:
+        """Draw the ``report``, or, if the last picture is not too recent, the runs so far.
 
-    def show(self, picture: Picture) -> None:
-        """Put ``picture`` into the place of the last one; nothing outside of notebooks."""
-        if self.handle is not None:
-            self.handle.update(picture)
-        elif in_notebook():
+        ``names``: all methods, while runs are to come.
+        """
+        start = time.monotonic()
+        if not in_notebook() or (start < self.due if names else not report.differs):
+            return
+        picture = draw_values(report, names)
+        if self.handle is None:
             from IPython.display import display
 
             self.handle = display(picture, display_id=True)
-
-    def give_way(self) -> None:
-        """Leave the picture out where the whole report is shown, which has it."""
-        if self.handle is not None:
-            self.handle.update({"text/plain": ""}, raw=True)
+        else:
+            self.handle.update(picture)
+        end = time.monotonic()
+        self.due = end + min(max(PAUSE, 9 * (end - start)), LONGEST)
 
 
 class RunsBar(Bar):

@@ -1,4 +1,4 @@
-"""The result of `astkit.compare`: verdicts, tables and figures, as HTML or JSON.
+"""The result of `astkit.compare`: verdicts, tables and a figure, as HTML or JSON.
 
 ``entries`` are those of `astkit.comparison.statistics`, ``verdicts`` those of `verdict.judge`, and
 ``metric`` is the name of the entries' ``value``. Tables need pandas.
@@ -19,7 +19,7 @@ from safetensors.torch import load
 from torch import Tensor
 
 from astkit.aim.forecast import Forecast
-from astkit.comparison.pictures import draw_values, pictures
+from astkit.comparison.pictures import draw_values
 from astkit.comparison.samples import Samples, Suspects, explorer, image_tag, together
 from astkit.comparison.statistics import (
     ALONE,
@@ -40,7 +40,6 @@ from astkit.files import plain_values, read_json, write_atomic, write_json
 if TYPE_CHECKING:
     import pandas as pd
 
-    from astkit.comparison.progress import Live
     from astkit.widgets.explore import Explorer
     from astkit.widgets.style import Picture
 
@@ -75,7 +74,7 @@ _NONE = "–"
 
 
 class Comparison:
-    """Result of `compare`; in a notebook it displays the verdicts, the table and the figures.
+    """Result of `compare`; in a notebook it displays the verdicts, the table and the figure.
 
     Example::
 
@@ -102,13 +101,7 @@ class Comparison:
         train: the training data; ``None`` for a loaded comparison.
     """
 
-    def __init__(
-        self,
-        contents: Mapping[str, Any],
-        folder: Path,
-        train: Any = None,
-        live: Live | None = None,
-    ) -> None:
+    def __init__(self, contents: Mapping[str, Any], folder: Path, train: Any = None) -> None:
         self.entries: list[dict[str, Any]] = list(contents["entries"])
         self.metric: str = contents["metric"]
         self.higher: bool = contents["higher"]
@@ -124,7 +117,6 @@ class Comparison:
         self.old_rows: int | None = contents.get("old_rows")
         self.train = train
         self._folder = folder  # of the arrays
-        self._live = live  # the picture that `compare` showed
 
     @classmethod
     def load(cls, path: str | Path) -> Comparison:
@@ -335,15 +327,10 @@ class Comparison:
         return "\n".join(said)
 
     def to_html(self, path: str | Path) -> Path:
-        """Write a page with verdicts, tables and figures; it needs no other files."""
-        return write_atomic(path, self._page())
+        """Write a page with verdicts, the table and the figure; it needs no other files."""
+        return write_atomic(path, self._repr_html_())
 
     def _repr_html_(self) -> str:
-        if self._live is not None:
-            self._live.give_way()
-        return self._page()
-
-    def _page(self) -> str:
         lead = leading(self.verdicts)
         answer = NONE_BETTER if lead is None else lead.short
         sentences = [each.sentence for each in self.verdicts]
@@ -352,7 +339,8 @@ class Comparison:
         parts = [f"<h1>{escape(answer)}</h1>", f"<ul>{said}</ul>", before]
         table = results(self.entries, self.verdicts, self.metric, self.controls)
         parts += [f"<p>{escape(legend(self.verdicts))}</p>", table.to_html(index=False)]
-        for figure in pictures(self):
+        if self.differs:
+            figure = self.plot()
             parts.append(f"<p>{image_tag(escape(figure.described()), figure)}</p>")
         parts += [f"<p>{escape(note)}</p>" for note in self.notes]
         return _PAGE.format(title=escape(answer), body="\n".join(parts))

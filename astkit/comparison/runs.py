@@ -179,7 +179,7 @@ def _train_missing(
         runs = _asked_for(plan, entries, labels)
         if good := [run for run in runs if "failed" not in run]:
             so_far = {**good[0], "entries": runs, "settings": {"test_order": False}}
-            live.add(Comparison(so_far, plan.folder), labels)
+            live.show(Comparison(so_far, plan.folder), labels)
 
     before = len(entries)
     bar.begin("run", len(_asked_for(plan, entries, [DENSE, *methods])))

@@ -121,8 +121,6 @@ def test_a_notebook_shows_a_dot_as_each_run_ends_in_one_output(shell, monkeypatc
         assert names == ["dense training", "infobatch"]  # from the first on
         assert not [text for text in each.axes[0].texts if "[" in text.get_text()]
     assert last.get_suptitle() == report.plot().get_suptitle()
-    assert report._repr_html_()
-    assert shell.pictures[-1] == {"text/plain": ""}  # the report has it
 
 
 def test_pictures_take_a_small_part_of_the_time(shell, monkeypatch, clock):
@@ -136,7 +134,7 @@ def test_pictures_take_a_small_part_of_the_time(shell, monkeypatch, clock):
     monkeypatch.setattr(progress, "draw_values", draw)
     monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: clock.now))
     for _ in range(300):
-        live.add(None, [])  # type: ignore[arg-type]
+        live.show(None, ["dense"])  # type: ignore[arg-type]
         clock.now += 0.1
     gaps = np.diff(drawn)
     assert min(gaps) >= progress.PAUSE
