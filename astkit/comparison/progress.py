@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from astkit.comparison.pictures import draw_values
 from astkit.comparison.statistics import Entry
 from astkit.comparison.verdict import in_unit
 from astkit.progress import Bar, in_notebook
@@ -36,7 +35,7 @@ class Live:
         start = time.monotonic()
         if not in_notebook() or (start < self.due if names else not report.differs):
             return
-        picture = draw_values(report, names)
+        picture = report.draw(names)
         if self.handle is None:
             from IPython.display import display
 

@@ -19,7 +19,6 @@ from safetensors.torch import load
 from torch import Tensor
 
 from astkit.aim.forecast import Forecast
-from astkit.comparison.pictures import draw_values
 from astkit.comparison.samples import Samples, Suspects, explorer, image_tag, together
 from astkit.comparison.statistics import (
     ALONE,
@@ -32,9 +31,10 @@ from astkit.comparison.statistics import (
     cost_ratio,
     is_finite,
     mean_interval,
+    pairs,
 )
 from astkit.comparison.trees import USE_TREES
-from astkit.comparison.verdict import NONE_BETTER, Verdict, in_unit, judge, leading
+from astkit.comparison.verdict import NONE_BETTER, Verdict, in_unit, judge, leading, unit
 from astkit.files import plain_values, read_json, write_atomic, write_json
 
 if TYPE_CHECKING:
@@ -315,7 +315,30 @@ class Comparison:
         """
         if not self.differs:
             raise ValueError("no method has a finite value beside dense training: see table()")
-        return draw_values(self)
+        return self.draw()
+
+    def draw(self, names: Sequence[str] = ()) -> Picture:
+        """The figure of `plot`; with ``names``, all methods, while runs are to come.
+
+        Differences, which hold at the end, are left out then.
+        """
+        from astkit.widgets import comparison_plots
+
+        scale = unit(self.metric)[0]
+        known = [run for run in self.entries if is_finite(run["value"])]
+        runs = [{**run, "arm": run["policy"], "value": run["value"] * scale} for run in known]
+        beside: dict[str, dict[str, Any]] = {}
+        for each in () if names else [*self.controls, *self.verdicts]:
+            ends = [(each.dense + end) * scale for end in each.difference[1:3]]
+            beside[each.policy] = {"gap": each.amount(each.difference), "ends": ends}
+            if each in self.verdicts:
+                beside[each.policy] |= {"words": each.shown, "bold": bool(each.better)}
+        quantity = f"{self.metric} (%)" if scale > 1 else self.metric
+        figure = comparison_plots.values_by_method(runs, beside, quantity, self.higher, names)
+        message, below = (f"Runs so far: {len(known)}", " ") if names else headline(self)
+        figure.headline(message)
+        figure.axes[0].set_title(below, loc="left", size=9)
+        return figure
 
     @property
     def differs(self) -> bool:
@@ -336,12 +359,14 @@ class Comparison:
         sentences = [each.sentence for each in self.verdicts]
         said = "".join(f"<li>{escape(each)}.</li>" for each in [*sentences, self.next_step])
         before = "".join(f"<p>{escape(sentence)}</p>" for sentence in self.before)
-        parts = [f"<h1>{escape(answer)}</h1>", f"<ul>{said}</ul>", before]
-        table = results(self.entries, self.verdicts, self.metric, self.controls)
-        parts += [f"<p>{escape(legend(self.verdicts))}</p>", table.to_html(index=False)]
+        parts = [f"<h1>{escape(answer)}</h1>"]
         if self.differs:
             figure = self.plot()
             parts.append(f"<p>{image_tag(escape(figure.described()), figure)}</p>")
+        table = results(self.entries, self.verdicts, self.metric, self.controls)
+        known = table.loc[:, (table != _NONE).any()]
+        parts += [f"<ul>{said}</ul>", before, f"<p>{escape(legend(self.verdicts))}</p>"]
+        parts.append(known.to_html(index=False, justify="left"))
         parts += [f"<p>{escape(note)}</p>" for note in self.notes]
         return _PAGE.format(title=escape(answer), body="\n".join(parts))
 
@@ -362,6 +387,25 @@ class Comparison:
         forecast = None if self.forecast is None else self.forecast.to_json()
         said = {"forecast": forecast, "legend": legend(self.verdicts), "verdicts": verdicts}
         return plain_values({"schema": SCHEMA, **kept, **said})
+
+
+def headline(report: Comparison) -> tuple[str, str]:
+    """What the figure shows, and a line below it: of the best policy, or of the only one."""
+    from astkit.widgets.comparison_plots import in_digits
+
+    lead = leading(report.verdicts)
+    if lead is None:
+        return NONE_BETTER, ""
+    arms, sign = by_arm(report.entries), 1 if lead.higher else -1
+    both = pairs(arms[lead.policy], arms[DENSE])
+    won = sum(sign * (run["value"] - other["value"]) > 0 for run, other in both)
+    below = f"better than dense training in {won} of {len(both)} seeds, {lead.cost}"
+    scale = unit(lead.metric)[0]
+    means = [scale * mean for mean in (lead.dense, lead.dense + lead.difference.mean)]
+    dense, value = (in_digits(mean, means) + " %" * (scale > 1) for mean in means)
+    if lead.better:
+        return f"{lead.policy} brings the {lead.metric} from {dense} to {value}", below
+    return f"{lead.policy}: {lead.words}: {lead.metric} {value}, dense training {dense}", below
 
 
 def legend(verdicts: Sequence[Verdict]) -> str:

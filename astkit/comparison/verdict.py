@@ -126,6 +126,16 @@ class Verdict:
         return (low > 0 if self.higher else high < 0) if self.to_random.n else None
 
     @property
+    def shown(self) -> str:
+        """The outcome for figures, with the rule that decided and a budget that is not the same."""
+        parts = [self.words, self.rule]
+        if self.better and self.beats_random is False:
+            parts.append("not shown to beat random")
+        if unequal(self.flops):
+            parts.append(self.cost)
+        return ", ".join(dict.fromkeys(filter(None, parts)))
+
+    @property
     def short(self) -> str:
         """The outcome with its difference."""
         since = f", since {self.since}" * bool(self.since)

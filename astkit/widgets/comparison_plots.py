@@ -1,4 +1,4 @@
-"""The figure of a comparison of policies, from tables that `astkit.comparison.pictures` makes."""
+"""The figure of a comparison of policies, from tables that `astkit.comparison.report` makes."""
 
 from __future__ import annotations
 
