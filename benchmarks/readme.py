@@ -28,7 +28,7 @@ from astkit.runs import export, runner
 from astkit.stamp import describe
 from astkit.trainers.evaluation import wilson_interval
 from benchmarks import distributed as bytes_added
-from benchmarks import figures, natural, natural_tables, optimal_rate, origin, tasks
+from benchmarks import figures, natural, natural_tables, optimal_rate, origin, quick, tasks
 from benchmarks import suspects as wrong_labels
 from benchmarks.bench import HERE, RESULTS, ROOT, markdown
 from benchmarks.board import board_costs
@@ -59,11 +59,11 @@ NOTEBOOKS = {
 }
 THUMBNAIL = 180  # pixels
 PICTURES = {
-    "00": ("gate_picture = style.picture", (0, 0, 0.71, 1)),
-    "01": ("differences = compared.plot()", (0, 0, 0.72, 1)),
+    "00": ("runs.notebook()", (0, 0, 0.71, 1)),
+    "01": ("runs.notebook()", (0, 0.06, 0.5, 0.9)),
     "02": ("run = dashboard.start(trainer)", (0, 0, 1, 0.31)),
-    "03": ("speed_picture = plots.speed_bars", (0, 0, 1, 1)),
-    "04": ("before_picture = plots.drawing", (0, 0, 0.65, 1)),
+    "03": ("runs.notebook()", (0, 0.06, 1, 1)),
+    "04": ("runs.notebook()", (0, 0.06, 1, 1)),
     "05": ("healing_picture = plots.rollout_frames(", (0, 0.14, 1, 1)),
     "06": ("natural_picture = pictures.gains", (0, 0, 1, 1)),
     "07": ("suspects_picture = suspects.picture()", (0.1, 0.1, 0.8, 0.72)),
@@ -435,6 +435,18 @@ def _commits(parts: Report) -> str:
     return f"Commits: {', '.join(commits)}. {describe(list(parts.values())[-1]['stamp'])}"
 
 
+def quick_runs() -> str:
+    """CPU seconds of each notebook with preset "quick"."""
+    report = read(quick.RESULTS)
+    rows = {}
+    for number, row in sorted(report["notebooks"].items()):
+        user, system, both = quick.median(row)
+        link = f"[{number}](../{_notebook(number).relative_to(ROOT)})"
+        rows[link] = {"user, s": f"{user:.1f}", "system, s": f"{system:.1f}", "both": f"{both:.1f}"}
+        rows[link]["n"] = str(len(row["runs"]))
+    return shown(rows, "notebook", report["stamp"])
+
+
 def suspects() -> str:
     """Wrong labels found, in words."""
     return wrong_labels.sentence(read(HERE / "suspects.json")["rows"])
@@ -488,6 +500,7 @@ FILES: dict[str, tuple[Callable[[], str], ...]] = {
         logic_ca,
         distributed,
         board_costs,
+        quick_runs,
     ),
 }
 

@@ -40,7 +40,7 @@ from benchmarks.natural_shifts import SHIFTS, Shift, split
 from benchmarks.natural_training import ROWS, STEPS
 
 RESULTS = bench.HERE / "recency.json"
-SPLITS, FOLDS, LATE = 5, 5, 0.7
+SPLITS, FOLDS, LATE = 3, 5, 0.7
 Entry = dict[str, Any]
 
 
@@ -180,6 +180,8 @@ def table(entries: Sequence[Entry]) -> pd.DataFrame:
         rows = means[[(shift in new) == own for shift in means.index]]
         for way in means.columns:
             found = mean_interval(rows[way].dropna())
+            if not found.n:
+                continue
             said = f"{found.mean:+.1f} [{found.low:.1f}, {found.high:.1f}] n={found.n}"
             print(f"{name}, {way}: {said}")
     return means.round(2)

@@ -29,6 +29,7 @@ root_doc = "docs/index"
 include_patterns = [
     "docs/**",
     "notebooks/*.ipynb",
+    "notebooks/solutions/*.ipynb",
     "data/README.md",
     *site_pages.ROOT_PAGES,
 ]

@@ -1,9 +1,7 @@
-"""Figures of notebooks 04 and 05: curves, and a circuit that learns."""
+"""Figures of notebook 05: a circuit that learns."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -22,8 +20,6 @@ from astkit.widgets.style import (
     SOFT,
     Film,
     Picture,
-    legend_outside,
-    line,
     picture,
     styled,
 )
@@ -32,62 +28,8 @@ FRAMES = 24  # of `film_of_learning`
 PALE = "#BFC5CC"  # lines that others stand before
 
 
-@styled
-def by_size(table: pd.DataFrame, size: str, value: str, unit: str) -> Picture:
-    """``value`` against ``size``, both logarithmic: a line a ``method``.
-
-    ``unit``: label of the vertical axis.
-    """
-    figure = picture(height=3.6)
-    axis = figure.axes[0]
-    for name, group in table.groupby("method", sort=False):
-        axis.plot(group[size], group[value], label=name, **line(str(name)))
-    axis.set(xscale="log", yscale="log", xlabel=size, ylabel=unit)
-    sizes = sorted(table[size].unique())
-    axis.set_xticks(sizes, [f"{each:,}" for each in sizes])
-    axis.minorticks_off()
-    axis.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
-    legend_outside(figure, axis)
-    return figure
-
-
-@styled
-def learning(curves: pd.DataFrame, marks: Mapping[str, float]) -> Picture:
-    """MRR by training step, a line a model with the range over seeds.
-
-    Args:
-        curves: columns ``model``, ``seed``, ``step`` and ``val_mrr``.
-        marks: values of the baselines, drawn as lines.
-    """
-    figure = picture(height=3.8)
-    axis = figure.axes[0]
-    for model, group in curves.groupby("model", sort=False):
-        seeds, look = group.groupby("step")["val_mrr"], line(str(model))
-        mean = seeds.mean()
-        axis.plot(mean, label=str(model), **look)
-        band: Any = {"color": look["color"], "alpha": 0.15, "lw": 0}
-        axis.fill_between(mean.index, seeds.min(), seeds.max(), **band)
-    for name, value in marks.items():
-        axis.axhline(value, color=SOFT, lw=1.0, ls=":")
-        at: Any = {"xy": (1.01, value), "xycoords": ("axes fraction", "data")}
-        axis.annotate(name, **at, va="center", fontsize=9, color=SOFT)
-    axis.set(xlabel="training step", ylabel="mean reciprocal rank (MRR)")
-    axis.set_ylim(0, None)
-    seeds = curves["seed"].nunique()
-    over = (
-        f"mean of {seeds} seeds and their range" if seeds > 1 else "one seed"
-    )
-    axis.set_title(f"MRR on validation data: {over}")
-    figure.legend(loc="outside lower center", ncols=3)
-    return figure
-
-
 class Learning(dict[int, NDArray[np.uint8]]):
-    """An observer: the pictures of a circuit that learns, by its updates.
-
-    Args:
-        trainer: of the automaton; it is observed from now on.
-    """
+    """An observer: the pictures of a circuit that learns, by its updates."""
 
     def __init__(self, trainer: AutomatonTrainer) -> None:
         self.trainer = trainer
@@ -107,15 +49,10 @@ class Learning(dict[int, NDArray[np.uint8]]):
 
 @styled
 def circuit_learns(seen: Learning, history: pd.DataFrame) -> Picture:
-    """What a circuit of one seed made of a grid after so many updates.
+    """What a circuit made of a grid after so many updates, wrong cells red.
 
-    Below, the share of neighbourhoods that are answered wrongly; other seeds
-    are pale.
-
-    Args:
-        seen: pictures, of which some are shown.
-        history: columns ``seed``, the one of ``seen`` first, ``step`` and
-            ``val_accuracy``.
+    ``history``: columns ``seed``, the one that is seen first, ``step`` and
+    ``val_accuracy``; other seeds are pale.
     """
     parts = [part * max(seen) for part in (1 / 30, 1 / 10, 1 / 4, 1 / 2, 1)]
     shown = sorted({min(seen, key=lambda n: abs(n - at)) for at in parts})
@@ -142,14 +79,10 @@ def circuit_learns(seen: Learning, history: pd.DataFrame) -> Picture:
 
 
 def film_of_learning(seen: Learning, history: pd.DataFrame) -> Film:
-    """The pictures of `circuit_learns` one after another if they differ."""
-    steps = [
-        step
-        for before, step in pairwise([-1, *sorted(seen)])
-        if before < 0 or (seen[before] != seen[step]).any()
-    ]
-    few = {*steps[:: -(-len(steps) // FRAMES)], max(seen)}
-    return Film((_frame(step, seen, history) for step in sorted(few)), fps=6)
+    """The pictures of `circuit_learns`, one after another."""
+    steps = sorted(seen)
+    few = sorted({*steps[:: -(-len(steps) // FRAMES)], steps[-1]})
+    return Film((_frame(step, seen, history) for step in few), fps=6)
 
 
 @styled
@@ -195,12 +128,9 @@ def _wrong_by_update(axis: Axes, history: pd.DataFrame) -> None:
 
 @styled
 def soft_and_hard(history: pd.DataFrame) -> Picture:
-    """Loss of the soft automaton and wrong cells of the hard one by update.
+    """Loss of soft automata and wrong cells of hard ones: a line a seed.
 
-    A line a seed, red where cells are wrong at the end.
-
-    Args:
-        history: columns ``seed``, ``step``, ``val_loss`` and ``val_wrong``.
+    ``history``: columns ``seed``, ``step``, ``val_loss`` and ``val_wrong``.
     """
     figure = picture(2, height=2.8)
     losses, wrong = figure.axes

@@ -1,15 +1,17 @@
-"""Figures that only notebooks draw."""
+"""Figures that only notebooks draw, from tables and logs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.ticker import PercentFormatter
+from matplotlib.ticker import PercentFormatter, StrMethodFormatter
 
+from astkit import files
 from astkit.widgets.style import (
+    COLOURS,
     INK,
     SELECTED,
     SKIPPED,
@@ -20,7 +22,10 @@ from astkit.widgets.style import (
     styled,
 )
 
+FASTER, SLOWER, UNKNOWN = "#5F7F95", "#A4161A", "#d0d0d0"  # of `speeds`
+WHISKERS: Any = {"fmt": "none", "ecolor": INK, "capsize": 3, "lw": 1.2}
 CLOSE = 5.0  # points or percent by which a prediction may be off
+DAYS = (COLOURS[3], SELECTED, COLOURS[0])  # of old, recent and later rows
 UNITS = {"%": "% of the error", "points": "points of accuracy"}
 
 
@@ -69,12 +74,9 @@ def gains(rows: pd.DataFrame, mark: str) -> Picture:
 def forecasts(rows: pd.DataFrame) -> Picture:
     """Measured gain against predicted gain, a point a condition, by unit.
 
-    Points that are far off have the name of their kind.
-
-    Args:
-        rows: columns ``kind``, ``unit``, ``gain``, ``gain_low``,
-            ``gain_high``, ``forecast``, and ``forecast_error``, two standard
-            errors of it.
+    ``rows``: columns ``kind``, shown of those that are far off, ``unit``,
+    ``gain``, ``gain_low``, ``gain_high``, ``forecast``, and
+    ``forecast_error``, two standard errors of it.
     """
     units = list(rows.groupby("unit", sort=False))
     figure = picture(len(units), height=3.6)
@@ -84,13 +86,9 @@ def forecasts(rows: pd.DataFrame) -> Picture:
         for row in part.to_dict("records"):
             gain, foretold = row["gain"], row["forecast"]
             colour = line("aim")["color"] if row["gain_low"] > 0 else SOFT
-            bar = {"color": colour, "lw": 1, "alpha": 0.4}
-            axis.plot(
-                [foretold] * 2, [row["gain_low"], row["gain_high"]], **bar
-            )
-            error = row["forecast_error"]
-            axis.plot([foretold - error, foretold + error], [gain] * 2, **bar)
-            axis.plot(foretold, gain, "o", color=colour, ms=5)
+            look = {"fmt": "o", "color": colour, "ms": 5, "elinewidth": 0.6}
+            ends = [[gain - row["gain_low"]], [row["gain_high"] - gain]]
+            axis.errorbar(foretold, gain, ends, row["forecast_error"], **look)
             if abs(foretold - gain) > CLOSE:
                 side = (-4, "right") if gain > foretold else (4, "left")
                 place = {"xytext": (side[0], 4), "ha": side[1], "size": 8}
@@ -111,9 +109,7 @@ def threshold(
 ) -> Picture:
     """Losses of samples and the threshold by batch; the share above it.
 
-    Args:
-        steps: of each batch the losses of its samples, and the threshold.
-        rate: the share that was asked for.
+    ``steps``: losses and threshold of each batch; ``rate``: as asked for.
     """
     limits = np.array([limit for _, limit in steps])
     table = pd.DataFrame({"loss": [np.asarray(row) for row, _ in steps]})
@@ -151,7 +147,103 @@ def threshold(
         (share, "share of a batch"),
     ):
         axis.set(xlabel="batch", ylabel=word)
-    figure.alt = """Losses of all samples by batch, most of them falling below
-    0.01, with the threshold as a line through the cloud: samples above it are
-    trained on. Beside it the share of each batch that is above it."""
+    figure.alt = """Losses of all samples by batch, the threshold as a line
+    through the cloud; beside it the share of each batch above it."""
+    return figure
+
+
+def on_gpu(path: str, slow: str, fast: str) -> pd.DataFrame:
+    """Rows of `speeds` from a committed file, by network and rows of a batch.
+
+    ``slow`` and ``fast`` are two of its methods, whose steps were timed.
+    """
+    rows = []
+    for name, part in files.read_json(path)["parts"].items():
+        ratios = part.get("ratios", {})
+        arm = f"{name.removeprefix('steps, ')} rows"
+        if ratio := ratios.get(f"{slow} / {fast}"):  # of seconds
+            ends = ratio["median"], ratio["low"], ratio["high"]
+            rows.append([arm, *ends])
+        elif ratio := ratios.get(f"{fast} / {slow}"):
+            ends = ratio["median"], ratio["high"], ratio["low"]
+            rows.append([arm, *(1 / end for end in ends)])
+    names = ["arm", "speedup", "speedup_low", "speedup_high"]
+    return pd.DataFrame(rows, columns=names)
+
+
+@styled
+def speeds(panels: Mapping[str, pd.DataFrame], reference: str) -> Picture:
+    """Bars of speeds against ``reference``, with intervals, a panel a table.
+
+    ``panels``: columns ``arm``, ``speedup`` and its ``_low`` and ``_high``.
+    """
+    most = max(map(len, panels.values()))
+    figure = picture(len(panels), height=1.2 + 0.3 * most)
+    for axis, (title, table) in zip(figure.axes, panels.items(), strict=True):
+        rows = table.sort_values("speedup")
+        low, high = rows["speedup_low"], rows["speedup_high"]
+        colours = np.select([low > 1, high < 1], [FASTER, SLOWER], UNKNOWN)
+        axis.barh(rows["arm"], rows["speedup"], height=0.65, color=colours)
+        ends = [rows["speedup"] - low, high - rows["speedup"]]
+        axis.errorbar(rows["speedup"], rows["arm"], xerr=ends, **WHISKERS)
+        for place, row in enumerate(rows.to_dict("records")):
+            words = f"  {row['speedup']:#.2g}".rstrip(".")
+            axis.text(row["speedup_high"], place, words, va="center")
+        axis.axvline(1, color=INK, ls="--", lw=1.2)
+        axis.set_xlim(0, 1.15 * high.max())
+        axis.set_title(title, loc="left")
+        axis.set_xlabel(f"times as fast as {reference}")
+        axis.tick_params(axis="y", length=0)
+        axis.grid(visible=False, axis="y")
+    return figure
+
+
+@styled
+def learning(curves: pd.DataFrame, marks: Mapping[str, float]) -> Picture:
+    """MRR by training step: means over seeds and their range.
+
+    ``curves``: columns ``model``, ``seed``, ``step``, ``val_mrr``; ``marks``:
+    baselines.
+    """
+    figure = picture(height=3.6)
+    axis = figure.axes[0]
+    ends = [(value, name, SOFT) for name, value in marks.items()]
+    for model, group in curves.groupby("model", sort=False):
+        seeds = group.groupby("step")["val_mrr"]
+        mean, look = seeds.mean(), line(str(model), markers=False)
+        axis.plot(mean, **look, lw=2)
+        band: Any = {"color": look["color"], "alpha": 0.15, "lw": 0}
+        axis.fill_between(mean.index, seeds.min(), seeds.max(), **band)
+        ends.append((mean.iloc[-1], str(model), look["color"]))
+    axis.set(xlabel="training step", ylabel="mean reciprocal rank (MRR)")
+    axis.set_ylim(0, 1.08 * max(end[0] for end in ends))
+    height = -1.0
+    for value, name, colour in sorted(ends):
+        if name in marks:
+            axis.axhline(value, color=SOFT, lw=1.2, ls=":")
+        height = max(value, height + 0.06 * axis.get_ylim()[1])
+        at: Any = {"xy": (1.01, height), "xycoords": ("axes fraction", "data")}
+        axis.annotate(f"{name} {value:.2f}", **at, va="center", color=colour)
+    return figure
+
+
+@styled
+def by_day(tables: Mapping[str, pd.DataFrame], column: str) -> Picture:
+    """Sums of a column by day, with means of a week: a colour a table.
+
+    ``tables``: with a column ``day``, in order of time.
+    """
+    figure = picture(height=2.9)
+    axis = figure.axes[0]
+    for (name, table), colour in zip(tables.items(), DAYS, strict=True):
+        days = table.groupby("day")[column].sum()
+        axis.plot(days, color=colour, lw=0.8, alpha=0.5)
+        week = days.rolling(7, center=True, min_periods=1).mean()
+        axis.plot(week, color=colour, lw=2.4)
+        words = f"{name}\n{len(table):,} rows"
+        look = {"color": colour, "ha": "center", "va": "bottom"}
+        look["transform"] = axis.get_xaxis_transform()
+        axis.text(days.index.to_numpy().mean(), 1.01, words, **look)
+    axis.set(xlabel="day of the year", ylabel=f"{column} a day", ylim=0)
+    axis.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     return figure

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from PIL import Image
 
 from tests import smaller
@@ -119,6 +120,26 @@ def test_readme_runs_from_top_to_bottom(whole, tmp_path, monkeypatch, capsys):
     assert lines[0].startswith("regression of bikers: ")
     assert any(line.startswith("forecast: train on ") for line in lines)
     assert re.match(rf"auto: .*, {5 if whole else 1} seed", lines[-1])
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_verdict_of_readme_lasts(threads, tmp_path, monkeypatch, capsys):
+    """With other seeds and threads; the nearer end of its interval is far from 0."""
+    script = next(block for _, block in blocks(PAGES[ROOT / "README.md"]))
+    monkeypatch.chdir(tmp_path)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        exec(script.replace("epochs=10", "epochs=10, seeds=range(5, 10)"), {})
+    finally:
+        torch.set_num_threads(before)
+    printed = capsys.readouterr().out
+    assert "training is short" not in printed
+    found = re.search(r"auto: better: RMSE ([\d.]+) % lower \[([\d.]+), [\d.]+\], 5 seeds", printed)
+    assert found is not None, printed
+    gain, nearer = map(float, found.groups())
+    assert nearer >= gain / 3
 
 
 def test_every_link_leads_somewhere() -> None:

@@ -29,6 +29,7 @@ from astkit.comparison.statistics import (
     Interval,
     by_arm,
     cost_ratio,
+    cost_share,
     is_finite,
     mean_interval,
     pairs,
@@ -339,6 +340,20 @@ class Comparison:
         figure.headline(message)
         figure.axes[0].set_title(below, loc="left", size=9)
         return figure
+
+    def curves(self) -> Picture:
+        """Validation values by FLOPs and by time, as shares of dense training; where known."""
+        from astkit.widgets import comparison_plots
+
+        dense = by_arm(self.entries)[DENSE]
+        curves = []
+        for run in self.entries:
+            whole, known = dense[run["seed"]], {"arm": run["policy"], "seed": run["seed"]}
+            for flops, seconds, value in run["curve"] if is_finite(run["value"]) else ():
+                costs = {"FLOPs": cost_share(flops, whole["flops"])}
+                costs["time"] = cost_share(seconds, whole["seconds"])
+                curves += [{**known, **costs, "value": value}] * is_finite(value)
+        return comparison_plots.values_by_cost(curves, self.metric)
 
     @property
     def differs(self) -> bool:

@@ -28,8 +28,12 @@ class Ratio:
     high: float
     n: int
 
+    def text(self, spec: str) -> str:
+        """The median and the interval as numbers of this format."""
+        return f"{self.median:{spec}} [{self.low:{spec}}, {self.high:{spec}}]"
+
     def __str__(self) -> str:
-        return f"{self.median:.2f}x [{self.low:.2f}, {self.high:.2f}]"
+        return self.text(".2f").replace(" ", "x ", 1)
 
 
 @dataclass(frozen=True)

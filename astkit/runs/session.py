@@ -17,9 +17,8 @@ if TYPE_CHECKING:
 PRESETS = ("quick", "full")
 HEIGHT = 346  # pixels that are kept for the picture: those of a figure 3.6 inches high
 _ANSWER, _PICTURE = "answer", "picture"  # the displays that `Session.answer` replaces
-_PLACE = (
-    """<div style="height: {}px; border: 1px dashed; border-radius: 4px; opacity: 0.3"></div>"""
-)
+_PLACE = '<div style="height: {}px; border: 1px dashed; opacity: 0.3"></div>'
+_MARGIN = 8  # pixels of that border, and of what front ends put around HTML
 
 
 class Session:
@@ -90,12 +89,15 @@ class Session:
 def notebook(height: int = HEIGHT) -> Session:
     """Begin a notebook, above its parameters: the places of its answer and of its picture.
 
-    ``height``: pixels kept for the picture, so that nothing moves when it comes.
+    Two lines are kept for the answer, so that nothing moves when they come.
+
+    ``height``: pixels kept for the picture; 0 for none.
     """
     from IPython.display import HTML, Markdown, display
 
-    display(Markdown("*The answer is computed below.*"), display_id=_ANSWER)
-    display(HTML(_PLACE.format(height) if height else ""), display_id=_PICTURE)
+    display(Markdown("*The answer is computed below.*<br>&nbsp;"), display_id=_ANSWER)
+    place = _PLACE.format(height - _MARGIN) if height else ""
+    display(HTML(place), display_id=_PICTURE)
     return Session()
 
 

@@ -1,4 +1,4 @@
-"""The figure of a comparison of policies, from tables that `astkit.comparison.report` makes."""
+"""Figures of a comparison of policies, from tables that `astkit.comparison.report` makes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from astkit.widgets.style import (
     SOFT,
     Picture,
     Table,
+    legend_outside,
     lines,
+    name_seeds,
     picture,
     styled,
 )
@@ -144,3 +146,32 @@ def _named(arm: str) -> str:
     if arm.startswith("random at "):
         return f"random at {float(arm.removeprefix('random at ')):.2g}"
     return "dense training" if arm == "dense" else arm
+
+
+@styled
+def values_by_cost(curves: Table, metric: str = "accuracy") -> Picture:
+    """Validation value by cost: mean over seeds, shaded from the lowest to the highest.
+
+    Args:
+        curves: columns ``arm``, ``seed``, ``value`` and ``FLOPs`` or ``time`` or both, as shares of
+            the whole run of dense training; what is not known is ``None``.
+        metric: name of the value.
+    """
+    table = pd.DataFrame(curves)
+    table["point"] = table.groupby(["arm", "seed"]).cumcount()
+    costs = [cost for cost in ("FLOPs", "time") if table[cost].notna().all()]
+    figure = picture(len(costs), height=3.8)
+    looks = lines(table["arm"])
+    for axis, cost in zip(figure.axes, costs, strict=True):
+        for arm, runs in table.groupby("arm", sort=False):
+            points = runs.groupby("point")
+            spent, values = points[cost].mean(), points["value"]
+            look: Any = {**looks[str(arm)], "lw": 2.0, "ms": 5, "markevery": (1, 3)}
+            axis.plot(spent, values.mean(), label=fill(_named(str(arm)), 26), **look)
+            shade: Any = {"color": look["color"], "alpha": 0.13, "lw": 0}
+            axis.fill_between(spent, values.min(), values.max(), **shade)
+        axis.set(xlabel=f"{cost}, as a share of dense training", ylabel=f"validation {metric}")
+        axis.xaxis.set_major_locator(MaxNLocator(6))
+    name_seeds(figure, table["seed"].nunique(), "mean of {} seeds, shaded to the extremes")
+    legend_outside(figure, figure.axes[0])
+    return figure

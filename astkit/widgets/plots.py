@@ -13,15 +13,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import EngFormatter
 
 from astkit.widgets.style import (
     COLOURS,
-    HATCHES,
-    INK,
-    PAPER,
     PIXELS,
     SELECTED,
     SKIPPED,
@@ -41,80 +36,6 @@ POINTS = 250  # per curve of a gate; longer runs are averaged in windows
 GAP, LABEL = 0.12, 2.2  # in units of the side of the square that an image of a sample fits in
 FEWEST = 8  # images that a row has room for
 CAPTION, LETTER = 0.14, 0.065  # inches of a line of a caption, and of its letters
-
-PARTS = {"score": "#1B2440", "forward": "#5F7F95", "backward": "#C3D0D8"}
-"""Parts of a bar, and their colours: one hue, ever lighter."""
-
-
-@styled
-def cost_breakdown(results: Table) -> Picture:
-    """FLOPs of an epoch of each arm for scoring, forward and backward: means over seeds.
-
-    If a method is named "dense", the number next to a bar is the ratio to its total.
-
-    Args:
-        results: columns ``arm``, ``flops_scoring``, ``flops_forward``, ``flops_backward``.
-    """
-    columns = {"flops_scoring": "score", "flops_forward": "forward", "flops_backward": "backward"}
-    means = pd.DataFrame(results).groupby("arm", sort=False)[list(columns)].mean()
-    means = means.rename(columns=columns)
-    figure = picture(height=1.4 + 0.34 * len(means))
-    axis = figure.axes[0]
-    left = pd.Series(0.0, index=means.index)
-    for part, colour in PARTS.items():
-        axis.barh(range(len(means)), means[part], left=left, label=part, color=colour)
-        left = left + means[part]
-    _name_rows(axis, means.index)
-    axis.set_xlim(0, 1.2 * left.max())
-    for place, total in enumerate(left if "dense" in means.index else ()):
-        axis.text(total, place, f"  {total / left['dense']:.2f} × dense", va="center", size=9)
-    axis.set_xlabel("FLOPs of an epoch, 2 per multiply-add")
-    axis.xaxis.set_major_formatter(EngFormatter(sep=""))
-    figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=4)
-    return figure
-
-
-def _name_rows(axis: Axes, names: Any) -> None:
-    axis.set_yticks(range(len(names)), list(names))
-    axis.invert_yaxis()
-    axis.grid(visible=False, axis="y")
-
-
-@styled
-def speed_bars(table: Table) -> Picture:
-    """Speed of each row relative to the first row: bars with 95 % intervals, the fastest on top.
-
-    A row is labelled faster or slower only if its interval excludes 1.
-
-    Args:
-        table: columns ``arm``, ``speedup``, ``speedup_low``, ``speedup_high`` and ``rounds``, as
-            of `Timings.table`; the first row is the reference, which is drawn as a line.
-    """
-    rows = pd.DataFrame(table)
-    first = rows["arm"].iloc[0]
-    rows = rows[1:].sort_values("speedup", ascending=False)
-    columns = ("speedup", "speedup_low", "speedup_high")
-    speed, low, high = (rows[name].astype(float) for name in columns)
-    figure = picture(height=1.6 + 0.32 * len(rows))
-    axis = figure.axes[0]
-    looks = {
-        "faster": (low > 1, SOFT, HATCHES[0]),
-        "slower": (high < 1, PAPER, HATCHES[5]),
-        "cannot tell: the interval contains 1": ((low <= 1) & (high >= 1), "#d0d0d0", HATCHES[0]),
-    }
-    for label, (those, colour, hatch) in looks.items():
-        if those.any():
-            bars: dict[str, Any] = {"color": colour, "hatch": hatch, "edgecolor": INK}
-            axis.barh(np.flatnonzero(those), speed[those], label=label, **bars)
-    ends = [speed - low, high - speed]
-    axis.errorbar(speed, range(len(rows)), xerr=ends, fmt="none", ecolor=INK, capsize=3)
-    axis.axvline(1, color=INK, ls=(0, (5, 3)), lw=1.2, label=str(first))
-    _name_rows(axis, rows["arm"])
-    rounds = rows["rounds"].min()
-    axis.set_xlabel(f"times as fast as {first}, 95 % intervals of {rounds:g} rounds")
-    figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=4)
-    return figure
-
 
 # --- a run ------------------------------------------------------------------------------------
 

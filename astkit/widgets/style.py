@@ -173,11 +173,6 @@ class Film:
         return {"text/html": html, "image/png": still, "text/plain": "<Film>"}, about
 
 
-def animation(pictures: Iterable[Picture], fps: int = 8) -> bytes:
-    """The file of a `Film`."""
-    return Film(pictures, fps).png
-
-
 @styled
 def picture(columns: int = 1, *, width: float = WIDTH, height: float = 3.4) -> Picture:
     """An empty figure of so many inches with axes side by side: ``picture.axes``."""

@@ -147,3 +147,8 @@ def test_the_figures_show_what_the_verdicts_say(rows: Rows) -> None:
     lines = [line.get_xdata() for line in axis.lines if line.get_linewidth() == 1.2]
     thin = [ends for ends in lines if len(ends)]  # dense training has none
     assert thin[1] == pytest.approx([86.8, 87.4], abs=0.05)  # of the difference, around the mean
+    curves = report(rows).curves().axes[0]
+    drawn = {line.get_label(): line.get_xdata() for line in curves.lines}
+    assert list(drawn["dense training"])[:: len(drawn["dense training"]) - 1] == pytest.approx(
+        [0.25, 1.0]
+    )

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import nbformat
+import pytest
 from nbformat import NotebookNode
 
 FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
@@ -14,6 +15,12 @@ PLACES = re.compile(r"(?<![\w./-])/(?:home|root|work|tmp|Users|mnt|opt)\b.*")
 # as in .pre-commit-config.yaml
 STRIP = ["--keep-output", "--keep-count", "--keep-id"]
 STRIP += ["--extra-keys", "metadata.papermill cell.metadata.papermill"]
+# what a reader reads: lines of code that are not blank, words of text
+LINES = dict.fromkeys(("00", "01", "02", "03", "04", "05"), 150)
+LINES |= dict.fromkeys(("06", "07", "08"), 100)
+WORDS = 450
+PICTURES = 400  # such lines of the modules beside the notebooks
+LONGER = ("02", "06", "07")  # so far
 
 
 def code_cells(notebook: Path) -> list[NotebookNode]:
@@ -25,6 +32,25 @@ def test_it_was_run_in_order_without_errors(notebook: Path) -> None:
     assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
     outputs = [output for cell in cells for output in cell.outputs]
     assert [output.evalue for output in outputs if output.output_type == "error"] == []
+
+
+def test_code_and_text_are_short(notebook: Path) -> None:
+    if notebook.name.startswith(LONGER):
+        pytest.skip("longer so far")
+    code = [
+        cell for cell in code_cells(notebook) if "parameters" not in cell.metadata.get("tags", [])
+    ]
+    lines = [line for cell in code for line in cell.source.splitlines() if line.strip()]
+    texts = [cell for cell in nbformat.read(notebook, 4).cells if cell.cell_type == "markdown"]
+    words = [word for cell in texts for word in cell.source.split()]
+    assert len(lines) <= LINES[notebook.name[:2]]
+    assert len(words) <= WORDS
+
+
+def test_the_pictures_beside_the_notebooks_are_short() -> None:
+    modules = [path.read_text("utf-8") for path in FOLDER.glob("*.py")]
+    lines = [line for module in modules for line in module.splitlines() if line.strip()]
+    assert len(lines) <= PICTURES
 
 
 def test_it_names_no_place_of_one_machine(notebook: Path) -> None:

@@ -1,6 +1,7 @@
 """Figures of a comparison: what is drawn where, and what is refused."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from astkit.widgets import comparison_plots as plots
@@ -104,3 +105,29 @@ def test_methods_that_have_no_run_yet_have_their_place():
 )
 def test_numbers_have_the_digits_that_tell_them_apart(mean, means, words):
     assert plots.in_digits(mean, means) == words
+
+
+def test_curves_are_means_with_bands():
+    share, rows = np.array([0.2, 0.5, 1.0]), []
+    for arm, final, cost in (
+        ("dense", 0.8, 1.0),
+        ("infobatch", 0.9, 1.5),
+        ("random at 0.3", 0.7, 1),
+    ):
+        spent = pd.DataFrame({"arm": arm, "FLOPs": cost * share, "time": 2 * cost * share})
+        rows += [spent.assign(seed=s, value=(final + 0.02 * s) * share) for s in range(2)]
+    figure = plots.values_by_cost(pd.concat(rows), "accuracy")
+    for axis, name, scale in zip(figure.axes, ("FLOPs", "time"), (1, 2), strict=True):
+        assert axis.get_xlabel() == f"{name}, as a share of dense training"
+        drawn = {each.get_label(): each.get_data() for each in axis.lines}
+        assert list(drawn) == ["dense training", "infobatch", "random at 0.3"]
+        x, y = drawn["infobatch"]
+        assert list(x) == pytest.approx([0.3 * scale, 0.75 * scale, 1.5 * scale])
+        assert list(y) == pytest.approx([0.182, 0.455, 0.91])
+        ends = axis.collections[1].get_paths()[0].vertices
+        assert ends[:, 1].max() == pytest.approx(0.92)
+    assert figure.get_suptitle() == "mean of 2 seeds, shaded to the extremes"
+    low, high = figure.axes[0].get_ylim()
+    assert low < 0.14 < 0.92 < high  # whole curves: no difference is made large by a zoom
+    unknown = pd.concat(rows).assign(FLOPs=None)
+    assert len(plots.values_by_cost(unknown).axes) == 1

@@ -44,24 +44,26 @@ def flow_table(model: EnergyFlowLattice, x: Tensor) -> tuple[LatticeOutput, pd.D
 
 
 @styled
-def drawing(flows: pd.DataFrame, depth: int, step: int | None = None) -> Picture:
+def drawing(flows: pd.DataFrame, depth: int) -> Picture:
     """One sample in a lattice: its first surface, its flows on their way, and what has arrived.
 
-    The surfaces are maps of energy, all of one scale. Between them planes are seen from the side,
-    with the ways of flows in the colours of their energies.
+    The surfaces are maps of energy, all of one scale; cells in which nothing has arrived are
+    hatched. Between them planes are seen from the side, with the ways of flows in the colours of
+    their energies.
 
     Args:
         flows: rows of one sample, from `flow_table`.
         depth: planes of the lattice.
-        step: the step to show; the last one by default.
     """
-    shown = flows if step is None else flows[flows["step"] <= step]
-    first, now = flows[flows["step"] == 0], shown.sort_values("step").groupby(_FLOW).last()
+    first, now = flows[flows["step"] == 0], flows.sort_values("step").groupby(_FLOW).last()
     arrived, largest = now[now["z"] >= depth - 1], float(flows["energy"].abs().max())
-    look: dict[str, Any] = {"cmap": "PuOr", "norm": Normalize(-largest, largest)}
+    look: dict[str, Any] = {"cmap": "coolwarm", "norm": Normalize(-largest, largest)}
     sides = [1 + int(first[axis].max()) for axis in ("x", "y")]
-    figure = picture(3, height=3.0)
+    figure = picture(3, height=2.6)
+    grid: Any = figure.axes[0].get_gridspec()
+    grid.set_width_ratios([1, 2.6, 1])
     for axis, cells in zip(figure.axes[::2], (first, arrived), strict=True):
+        axis.patch.set(hatch="////", edgecolor=SOFT)
         dots = axis.imshow(_surface(cells, sides), origin="lower", **look)
         axis.set(xlabel="x (cells)", xticks=[0, sides[0] - 1], yticks=[0, sides[1] - 1])
         axis.grid(visible=False)
@@ -69,7 +71,7 @@ def drawing(flows: pd.DataFrame, depth: int, step: int | None = None) -> Picture
     for plane in range(depth):
         corners = np.array([[0, 0], [1, 0], [1, 1], [0, 1]]) * (np.array(sides) - 1)
         way.add_patch(Polygon(_seen(np.c_[corners, np.full(4, plane)]), fc="none", ec=SOFT, lw=0.8))
-    ordered = shown.sort_values([*_FLOW, "step"])
+    ordered = flows.sort_values([*_FLOW, "step"])
     before = ordered.groupby(_FLOW).shift()[_PLACE].dropna()
     after = ordered.loc[before.index]  # a step of a flow, in the colour of its energy then
     lines = _seen(np.stack([before, after[_PLACE]], axis=1))
