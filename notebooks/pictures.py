@@ -247,3 +247,47 @@ def by_day(tables: Mapping[str, pd.DataFrame], column: str) -> Picture:
     axis.set(xlabel="day of the year", ylabel=f"{column} a day", ylim=0)
     axis.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     return figure
+
+
+@styled
+def controllers(
+    steps: pd.DataFrame, message: str, end: int | None = None
+) -> Picture:
+    """Share of the samples that each controller let through, by batch.
+
+    A panel a controller: the centred median of 9 batches; of several runs the
+    median, shaded from the 5th to the 95th percentile. Dashed: asked for.
+
+    Args:
+        steps: columns ``controller``, ``seed``, ``step``, ``measured_rate``
+            and ``rate``.
+        message: what is seen.
+        end: the last batch that is shown.
+    """
+    runs = steps.groupby(["controller", "seed"], sort=False)["measured_rate"]
+    smooth = runs.transform(
+        lambda run: run.rolling(9, center=True, min_periods=1).median()
+    )
+    steps = steps.assign(share=smooth)
+    names = list(steps["controller"].unique())
+    top = 3.5 * steps["rate"].max()
+    figure = picture(len(names), height=2.4)
+    figure.headline(message)
+    for axis, name in zip(figure.axes, names, strict=True):
+        batches = steps[steps["controller"] == name].groupby("step")
+        ends = batches["share"].quantile([0.05, 0.5, 0.95]).unstack()
+        colour = line("gate")["color"]
+        axis.fill_between(
+            ends.index, ends[0.05], ends[0.95], color=colour, alpha=0.2, lw=0
+        )
+        axis.plot(ends[0.5], color=colour, lw=1.6)
+        axis.plot(batches["rate"].first(), color=INK, ls="--", lw=1)
+        if (highest := ends[0.5].max()) > top:
+            words = f"up to {100 * highest:.0f} %"
+            plain: Any = {"ha": "right", "va": "top", "color": colour}
+            axis.text(0.97, 0.97, words, transform=axis.transAxes, **plain)
+        axis.set(title=name, xlabel="batch", ylim=(0, top), xlim=(0, end))
+        axis.yaxis.set_major_formatter(PercentFormatter(1, 0, " %"))
+        axis.label_outer()
+    figure.axes[0].set_ylabel("share of a batch")
+    return figure

@@ -1,7 +1,5 @@
 // The live board: controls, readout and panels of a run, drawn on a canvas as points arrive.
 const SCALE = 2; // pixels of the canvas to one of the page
-const MOST = 2000; // points of a series; a run has more are thinned to half of them
-const CLOUD = 12000; // scores
 const WINDOW = 9; // points of the centred median over a pale noisy series
 const NOISY = ["measured_rate", "loss"];
 const STORED = 730; // width of the picture that the file keeps
@@ -19,20 +17,6 @@ function make(tag, props = {}, ...children) {
   const node = Object.assign(document.createElement(tag), props);
   node.append(...children);
   return node;
-}
-
-// At most half of MOST points, evenly by step, and the newest.
-function thinned(points, most = MOST) {
-  if (points.length <= most) return points;
-  const last = points[points.length - 1];
-  const gap = (last[0] - points[0][0]) / (most / 2);
-  let step = -Infinity;
-  const kept = points.filter((point) => {
-    const keep = point[0] === step || point[0] - step >= gap; // all scores of a batch, or none
-    if (keep) step = point[0];
-    return keep;
-  });
-  return kept[kept.length - 1] === last ? kept : [...kept, last];
 }
 
 function medians(points) {
@@ -55,9 +39,9 @@ function ticks(low, high, most) {
 }
 
 function decades(low, high) {
-  const found = [];
-  for (let at = Math.ceil(Math.log10(low) - 1e-9); 10 ** at <= high * (1 + 1e-9); at++) found.push(10 ** at);
-  return found;
+  const found = [], parts = high / low > 100 ? [1] : [1, 3];
+  for (let at = Math.floor(Math.log10(low)); 10 ** at <= high; at++) found.push(...parts.map((part) => part * 10 ** at));
+  return found.filter((value) => value >= 0.99 * low && value <= 1.01 * high);
 }
 
 // 1200000 as "1.2 M", 0.00012 as "0.00012"
@@ -432,19 +416,19 @@ function view(data, send, el) {
   function paint() {
     waiting = false;
     controls();
-    const said = data.state.readout ?? [];
+    const said = data.state.readout;
     readout.replaceChildren(...said.map((text) => make("span", { textContent: text })));
     notes.textContent = (data.state.notes ?? []).join(" · ");
     canvas.setAttribute("aria-label", said.join(" · "));
     const width = canvas.clientWidth;
-    if (!width || !data.panels.length) return;
+    if (!width) return;
     const { drawn, height } = scene(canvas, width, data, lookOf(root), mouse);
     canvas.style.height = `${height}px`;
     const panels = drawn.map(({ panel, box }) => ({ name: panel.name, box }));
     Object.assign(canvas, { panels, events: data.events });
     canvas.dataset.step = data.step;
-    if (data.fresh && !data.touched) root.scrollIntoView({ block: "nearest" });
-    data.fresh = false;
+    if (!data.still) root.scrollIntoView({ block: "nearest" });
+    data.still = true; // once a run
   }
 
   function update() {
@@ -469,58 +453,39 @@ function view(data, send, el) {
 
 const bytes = ({ buffer, byteOffset, byteLength }) => buffer.slice(byteOffset, byteOffset + byteLength);
 
-// Add what the kernel has sent: pairs of step and value, series after series; then the scores.
-function take(data, message, [points, scores, rgb]) {
-  if (message.all) Object.assign(data, { series: {}, cloud: [] });
-  const values = new Float64Array(bytes(points));
+// Take what the kernel has sent: pairs of step and value, series after series; then the scores.
+function take(data, { content, buffers: [points, scores, rgb] }) {
+  const values = new Float32Array(bytes(points));
   let at = 0;
-  for (const [name, count] of message.counts) {
-    const own = (data.series[name] ??= []);
-    for (const end = at + 2 * count; at < end; at += 2) {
-      own.push([values[at], values[at + 1]]);
-      data.step = Math.max(data.step, values[at]);
-    }
-    data.series[name] = thinned(own);
+  Object.assign(data, content, { series: {}, cloud: [] });
+  for (const [name, count] of content.counts) {
+    const own = (data.series[name] = []);
+    for (const end = at + 2 * count; at < end; at += 2) own.push([values[at], values[at + 1]]);
   }
-  const triples = new Float64Array(bytes(scores));
+  const triples = new Float32Array(bytes(scores));
   for (let place = 0; place < triples.length; place += 3)
     data.cloud.push([triples[place], triples[place + 1], triples[place + 2]]);
-  data.cloud = thinned(data.cloud, CLOUD);
-  if (message.image) data.image = { ...message.image, rgb: new Uint8Array(bytes(rgb)) };
-  data.fresh ||= message.fresh;
-  const { state, events, panels, total } = message;
-  Object.assign(data, { state, events, panels, total });
+  if (content.image) data.image.rgb = new Uint8Array(bytes(rgb));
   data.views.forEach((update) => update());
 }
 
 export default () => {
-  const data = {
-    series: {}, cloud: [], events: [], panels: [], state: {}, step: 0, total: 1, views: new Set(),
-  };
+  const data = { views: new Set() };
   return {
     initialize({ model }) {
-      // whoever types, clicks or scrolls from here on looks where they want to; Shift+Enter runs a cell
-      const touch = (event) => {
-        if (event.key === "Enter" || event.key === "Shift") return;
-        data.touched = true;
-      };
+      // a page that is opened again stays where it is, as does who types, clicks or scrolls from
+      // here on; Shift+Enter runs a cell
+      data.still = performance.timeOrigin > 1000 * model.get("began");
+      const touch = ({ key }) => { data.still ||= key !== "Enter" && key !== "Shift"; };
       for (const name of ["keydown", "pointerdown", "wheel"])
         addEventListener(name, touch, { capture: true, passive: true });
-      const read = () => { // of a loop of one's own, whose kernel hears nothing
-        const { message, buffers } = model.get("sent");
-        take(data, message, buffers);
-      };
-      if (model.get("sent")) {
-        model.on("change:sent", read);
-        read();
-        return;
-      }
       const page = Math.random();
       let heard = false;
-      model.on("msg:custom", (message, buffers) => {
+      model.on("change:sent", () => {
         heard = true;
-        take(data, message, buffers);
-        if (message.state.ended) model.send({ picture: stored(data) });
+        take(data, model.get("sent"));
+        // a loop of one's own, which has no controls, is deaf
+        if (data.state.ended && data.state.gate !== undefined) model.send({ picture: stored(data) });
       });
       model.on("comm_live_update", () => { // the kernel was restarted during the run
         Object.assign(data.state, { enabled: false, readout: ["the kernel has ended, and the run"] });
@@ -529,6 +494,7 @@ export default () => {
       const ask = () => { if (!heard) model.send({ ready: page }); };
       const timer = setInterval(ask, 500); // what is sent too early may be lost
       setTimeout(() => clearInterval(timer), 60_000);
+      take(data, model.get("sent"));
       ask();
     },
     render({ model, el }) {

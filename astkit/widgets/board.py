@@ -26,7 +26,7 @@ from astkit.widgets.style import (
     styled,
 )
 
-POINTS = 1000  # maximum number of points per series
+POINTS = 500  # maximum number of points per series
 BATCHES = 250  # maximum number of batches whose scores are kept
 WINDOW = 9  # shown points of the centred median over a pale noisy series
 DECADES = 5  # below the highest score, on a logarithmic axis
@@ -49,8 +49,6 @@ TITLES = {
     "metric": "validation",
     "cost": "energy and work (dashed: dense)",
 }
-
-Scores = tuple[float, np.ndarray, np.ndarray]
 
 
 @dataclass
@@ -86,7 +84,8 @@ class LiveBoard:
     Attributes:
         series: logged values as pairs of step and value, by name; of long runs every second,
             fourth, eighth..., and the newest.
-        cloud: of some batches the step, scores ``[n]``, and 1 or 0 for selected or not ``[n]``.
+        cloud: of some batches the step, and ``[n, 3]``: step, score, and 1 or 0 for selected or
+            not.
         events: step, name and value of each changed setting.
         latest: the latest value of every metric.
         image: what a trainer shows of its current state, uint8 ``[height, width, 3]``, or ``None``.
@@ -103,7 +102,7 @@ class LiveBoard:
     ) -> None:
         self.titles, self.steps, self.unit = dict(titles or {}), steps, unit
         self.series: dict[str, list[tuple[float, float]]] = {}
-        self.cloud: list[Scores] = []
+        self.cloud: list[tuple[int, np.ndarray]] = []
         self.events: list[tuple[int, str, Any]] = []
         self.latest: dict[str, Any] = {"joules_reason": "no meter was given"}
         self.image: np.ndarray | None = None
@@ -118,7 +117,8 @@ class LiveBoard:
             return
         if "scores" in metrics:
             scores, selected = metrics.pop("scores"), metrics.pop("selected")
-            self._keep(self.cloud, "scores", (step, *np.array([scores, selected])), BATCHES)
+            dots = np.array([[step] * len(scores), scores, selected], np.float32).T
+            self._keep(self.cloud, "scores", (step, dots), BATCHES)
         validated = [name for name in metrics if name.startswith("val_")]
         for name in TRAIN if phase == "train" else validated:
             value = metrics.get(name)
@@ -185,7 +185,7 @@ class LiveBoard:
             return _percent(first, digits), f"of {_percent(second, digits)}"
         if panel == "metric":
             return _percent(first, 1) if curves == ["val_accuracy"] else f"{first:.3g}", ""
-        return f"{first:.2g}", "" if second is None else f"validation {second:.2g}"
+        return _short(first), "" if second is None else f"validation {_short(second)}"
 
     def _cost(self) -> tuple[str, str]:
         """What the run has cost so far: joules where they are read, and FLOPs beside dense."""
@@ -206,7 +206,7 @@ class LiveBoard:
         """Set the range of a panel, which never shrinks, and grows by half decades."""
         curves = [self.series.get(name, ()) for name in panel.curves]
         parts = [np.array([value for _, value in points]) for points in curves]
-        dots = [scores for _, scores, _ in self.cloud] if panel.name == "threshold" else []
+        dots = [each[:, 1] for _, each in self.cloud] if panel.name == "threshold" else []
         finite = np.concatenate([*parts, *dots, []])
         finite = finite[np.isfinite(finite)]
         positive = finite[finite > 0]
@@ -244,29 +244,30 @@ class LiveBoard:
         """The panels as in the browser, with ``caption`` and what is missing below."""
         wide, *small = self.panels()
         said = [part for text in (caption, *self.notes()) if text for part in wrap(text, 120)]
-        height = 2.7 + 1.4 * bool(small) + 0.16 * len(said)
+        height = 2.4 + 1.15 * bool(small) + 0.16 * len(said)
         figure = Picture(figsize=(WIDTH, height), dpi=2 * PIXELS)
-        middle, side = 1 - 2.4 / height, 0.0
+        figure.alt = "; ".join(f"{each.title} {each.value}" for each in (wide, *small))
+        middle, side = 1 - 2.1 / height, 0.0
         if self.image is not None:
             tall, broad = self.image.shape[:2]
-            side = min(0.4, 2.15 * broad / tall / WIDTH)
-            shown = figure.add_axes((0.99 - side, middle, side, 2.15 / height), anchor="N")
+            side = min(0.4, 1.85 * broad / tall / WIDTH)
+            shown = figure.add_axes((0.99 - side, middle, side, 1.85 / height), anchor="N")
             shown.set_title("current state", loc="left", size=8, color=SOFT, pad=5)
             shown.imshow(self.image, interpolation="nearest")
             shown.set_axis_off()
             side += 0.03
-        axis = figure.add_axes((0.06, middle, 0.92 - side, 2.15 / height))
+        axis = figure.add_axes((0.07, middle, 0.91 - side, 1.85 / height))
         self._curves(axis, wide)
         axis.set_title(wide.title, loc="left", size=8, color=SOFT, pad=5)
         axis.set_xlabel("batch", loc="right", labelpad=-9, size=8)
         for place, panel in enumerate(small):
-            left, own = 0.06 + 0.94 * place / len(small), 0.94 / len(small) - 0.065
+            left, own = 0.07 + 0.93 * place / len(small), 0.93 / len(small) - 0.065
             axis = figure.add_axes((left, middle - 1.35 / height, own, 0.7 / height))
             self._curves(axis, panel)
             axis.set_title(panel.title, loc="left", size=8, color=SOFT, pad=20)
             axis.set_xticks([])
             axis.text(0, 1.1, panel.value, size=12, weight="bold", transform=axis.transAxes)
-            more = panel.more if len(panel.value + panel.more) < 17 else ""
+            more = panel.more if len(panel.value + panel.more) < 21 else ""
             axis.text(1.1, 1.1, more, size=7, color=SOFT, ha="right", transform=axis.transAxes)
         figure.text(0.02, 0.08 / height, "\n".join(said), size=8, color=SOFT, va="bottom")
         return figure
@@ -310,8 +311,8 @@ class LiveBoard:
 
     def _scores(self, axis: Axes) -> None:
         """A dot for each score, in the colours of selected and skipped rows, and their names."""
-        parts = [np.array(np.broadcast_arrays(*each)) for each in self.cloud]
-        steps, scores, selected = np.concatenate([np.empty((3, 0)), *parts], axis=1)
+        dots = [each for _, each in self.cloud]
+        steps, scores, selected = np.concatenate([np.empty((0, 3)), *dots]).T
         looks = ("trained on", SELECTED, selected > 0), ("skipped", SKIPPED, selected == 0)
         for place, (label, colour, mask) in enumerate(looks):
             axis.plot(steps[mask], scores[mask], ".", color=colour, ms=2, alpha=0.5)
@@ -327,6 +328,10 @@ class LiveBoard:
             step, value = self.series["threshold"][-1]
             words = f"threshold {value:.2g} "
             axis.text(step, value, words, ha="right", va="bottom", size=9, weight="bold")
+
+
+def _short(value: float) -> str:
+    return f"{value:#.2g}".rstrip(".")
 
 
 def _percent(share: float, digits: int = 0) -> str:

@@ -11,9 +11,7 @@ from astkit.gating.selection import Selection
 from astkit.trainers.history import few_scores
 from astkit.widgets import frontend
 from astkit.widgets.board import LiveBoard
-from astkit.widgets.screen import TEXT, bundle, content
-
-SHARE, SEND_S = 0.03, 0.25  # maximum share of the time spent on frames, and the least between two
+from astkit.widgets.screen import SEND_S, Display, message
 
 
 class Board:
@@ -45,15 +43,15 @@ class Board:
         self.board.latest["joules_reason"] = ""
         self._mode = frontend.mode(live)
         self._step, self._trained, self._seen = 0, 0, 0
-        self._began = self._due = time.perf_counter()
-        self._widget: Any = None
-        self._handle: Any = None
+        self._began, self._due = time.time(), 0.0
+        self._widget, self._display = None, Display()
 
     def __enter__(self) -> Self:
         if self._mode == "ask":
-            self._widget = frontend.widget("board", sent=self._sent("running"))
+            sent = self._message("running")
+            self._widget = frontend.widget("board", began=self._began, sent=sent)
         if self._widget is not None:
-            self._show({**self._widget._repr_mimebundle_()[0], "text/plain": TEXT})
+            self._display.widget(self._widget)
         return self
 
     def log(self, chosen: Selection | None, loss: Any, **metrics: float) -> None:
@@ -79,36 +77,22 @@ class Board:
             measured = {f"val_{name}": float(value) for name, value in metrics.items()}
             self.board.log(self._step, phase="epoch", **measured)
         if self._widget is not None and (began := time.perf_counter()) > self._due:
-            self._widget.sent = self._sent("running")
-            took = time.perf_counter() - began
-            self._due = began + max(SEND_S, took / SHARE)
+            self._due = began + SEND_S
+            self._widget.sent = self._message("running")
 
-    def _sent(self, status: str) -> dict[str, Any]:
-        """All points: a page that opens late gets the newest value of a widget alone."""
-        message, buffers = content(self.board, {})
+    def _message(self, status: str) -> dict[str, Any]:
         step = f"step {self._step}" + (f" of {self.board.steps}" if self.board.steps else "")
-        readout = [status, step, f"{time.perf_counter() - self._began:.0f} s"]
-        state = {"status": status, "ended": status != "running", "readout": readout}
-        fresh = {"fresh": not self._step, "state": state}
-        return {"message": {**message, **fresh}, "buffers": buffers}
-
-    def _show(self, shown: dict[str, str], about: dict[str, Any] | None = None) -> None:
-        from IPython.display import display
-
-        options: Any = {"metadata": about, "raw": True}
-        if self._handle is None:
-            self._handle = display(shown, **options, display_id=True)
-        else:
-            self._handle.update(shown, **options)
+        readout = [status, step, f"{time.time() - self._began:.0f} s"]
+        return message(self.board, status=status, ended=status != "running", readout=readout)
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        words = f"{'ended' if kind is None else kind.__name__} after {self._step:,} batches"
-        self.board.steps = self._step or None  # without a future
         if self._mode == "off":
             return
+        self.board.steps = self._step or None  # without a future
+        words = f"{'ended' if kind is None else kind.__name__} after {self._step:,} batches"
         try:
             if self._widget is not None:
-                self._widget.sent = self._sent("ended")
-            self._show(*bundle(self.board.picture(words).png(160), words))
+                self._widget.sent = self._message("ended")
+            self._display.picture(self.board.picture(words).png(160), words)
         except Exception as error:  # the loop's own error matters more
             print(f"the board could not be drawn: {error!r}", file=sys.stderr)

@@ -20,18 +20,15 @@ from astkit.widgets.style import (
     PIXELS,
     SELECTED,
     SKIPPED,
-    SOFT,
     WIDTH,
     Picture,
     Table,
     legend_outside,
     line,
-    name_seeds,
     picture,
     styled,
 )
 
-TOLERANCE = 0.2  # relative deviation of a gate's rate from its set point that counts as settled
 POINTS = 250  # per curve of a gate; longer runs are averaged in windows
 GAP, LABEL = 0.12, 2.2  # in units of the side of the square that an image of a sample fits in
 FEWEST = 8  # images that a row has room for
@@ -76,67 +73,6 @@ def learning_curves(steps: Table, epochs: Table) -> Picture:
 def _windows(steps: pd.Series) -> pd.Series:
     """Of each step the number of its window; as many as there are steps, up to `POINTS`."""
     return (steps.rank(method="dense") - 1) // np.ceil(steps.nunique() / POINTS)
-
-
-# --- gates ------------------------------------------------------------------------------------
-
-
-@styled
-def threshold_and_rate(
-    steps: Table, target: float | None = None, window: int = 20, shock: int | None = None
-) -> Picture:
-    """Threshold and activation rate by step, of a run or of several controllers.
-
-    Lines are medians over seeds, and over windows of steps if there are more than 250; shaded
-    areas range from the 5th to the 95th percentile.
-
-    Args:
-        steps: columns ``step``, ``threshold``, ``measured_rate``; ``seed`` for several runs,
-            ``controller`` for several curves, and ``rate`` if the set point is recorded per step.
-        target: the set point of all steps.
-        window: number of batches in the running mean of each seed's rate.
-        shock: the step at which the stream changed, marked by a vertical line.
-    """
-    table = pd.DataFrame(steps)
-    if target is not None or "rate" not in table:
-        table = table.assign(rate=target)
-    table = table.assign(controller=table.get("controller", "this run"), seed=table.get("seed", 0))
-    runs = table.groupby(["controller", "seed"])["measured_rate"]
-    smooth = runs.transform(lambda rate: rate.rolling(window, min_periods=1).mean())
-    finite = table["threshold"].astype(float).replace([np.inf, -np.inf], np.nan)
-    first = table["step"].groupby(_windows(table["step"])).transform("min")
-    table = table.assign(measured_rate=smooth, threshold=finite, window=first)
-    figure = picture(2, height=3.6)
-    rate, threshold = figure.axes
-    for curve in table["controller"].unique():
-        of_window = table[table["controller"] == curve].groupby("window")
-        for axis, column in ((rate, "measured_rate"), (threshold, "threshold")):
-            low, middle, high = of_window[column].quantile([0.05, 0.5, 0.95]).unstack().T.to_numpy()
-            x, style = list(of_window.groups), line(str(curve), markers=False)
-            axis.plot(x, middle, lw=1.4, marker="o" if len(x) == 1 else None, label=curve, **style)
-            axis.fill_between(x, low, high, color=style["color"], alpha=0.15, lw=0)
-    wanted = table.groupby("step")["rate"].first().dropna().astype(float)
-    if len(wanted):
-        low, high = wanted * (1 - TOLERANCE), wanted * (1 + TOLERANCE)
-        band: dict[str, Any] = {"color": SOFT, "alpha": 0.2, "lw": 0, "step": "post"}
-        band["label"] = f"set point ±{100 * TOLERANCE:.0f} %"
-        rate.fill_between(wanted.index, low, high, **band)
-        name = "set point" if wanted.nunique() > 1 else f"set point {wanted.iloc[0]:g}"
-        dashed: dict[str, Any] = {"ls": (0, (9, 4)), "lw": 1.2, "drawstyle": "steps-post"}
-        rate.plot(wanted.index, wanted, color=SOFT, label=name, **dashed)
-    if finite.min() > 0 and finite.max() > 20 * finite.min():
-        threshold.set_yscale("log")
-    for axis in figure.axes:
-        axis.set_xlabel("step (batches)")
-        if shock is not None:
-            axis.axvline(shock, color=SOFT, ls=":", lw=1.2, label=f"shock at step {shock}")
-    over = f", mean of the last {window} batches" if window > 1 else ""
-    rate.set(title="activation rate" + over, ylabel="share of the batch", ylim=0)
-    threshold.set(title="threshold", ylabel="score of a sample")
-    shaded = "median of {} seeds, shaded from 5 % to 95 %"
-    name_seeds(figure, table["seed"].nunique(), shaded)
-    legend_outside(figure, rate)
-    return figure
 
 
 # --- samples ----------------------------------------------------------------------------------

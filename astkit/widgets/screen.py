@@ -7,7 +7,6 @@ import base64
 import math
 import sys
 import time
-from bisect import bisect_right
 from dataclasses import asdict
 from typing import Any
 
@@ -34,46 +33,53 @@ NOT_INSTALLED = f"no controls, since anywidget is not installed: {STEER}"
 TEXT = "<LiveBoard>"  # constant: readers of notebooks compare the text of two runs
 
 
-def bundle(png: bytes, words: str) -> tuple[dict[str, str], dict[str, Any]]:
-    """A picture as a cell displays it, and its metadata with ``words`` for who does not see it."""
-    about = {"alt": f"board of a run: {words}", "width": round(WIDTH * PIXELS)}
-    return {"image/png": base64.b64encode(png).decode(), "text/plain": TEXT}, {"image/png": about}
+def message(board: LiveBoard, **state: Any) -> dict[str, Any]:
+    """What the front end draws: points and scores as float32, an image as uint8.
 
-
-def content(board: LiveBoard, sent: dict[str, float]) -> tuple[dict[str, Any], list[bytes]]:
-    """What the front end draws, with points and scores as float64, and an image as uint8.
-
-    The points are pairs of step and value, one series after the other; the scores triples of
-    step, score and whether it was selected. ``sent``: step of the newest point that the front end
-    has, by series, which is updated; empty for all points.
+    The points are pairs of step and value, one series after the other; the scores triples of step,
+    score and whether it was selected. All of them travel as a trait: a page that opens late gets
+    the newest value of a widget alone.
     """
-    every = not sent
-    series = {name: _unsent(sent, name, points) for name, points in board.series.items()}
-    points = [np.array(each).ravel() for each in series.values()]
-    scores = [
-        np.stack([np.full(len(each), step), each, selected], 1).ravel()
-        for step, each, selected in _unsent(sent, "scores", board.cloud)
-    ]
-    message = {
-        "all": every,
-        "counts": [[name, len(each)] for name, each in series.items()],
+    points = [np.array(each, np.float32).ravel() for each in board.series.values()]
+    parts = [points, [dots.ravel() for _, dots in board.cloud]]
+    buffers = [np.concatenate([np.empty(0, np.float32), *part]).tobytes() for part in parts]
+    content = {
+        "counts": [[name, len(each)] for name, each in board.series.items()],
         "panels": [{**asdict(each), "curves": [*each.curves.items()]} for each in board.panels()],
         "events": board.events,
+        "step": board.step,
         "total": board.total,
+        "state": state,
     }
-    buffers = [np.concatenate([*part, []]).tobytes() for part in (points, scores)]
     if board.image is not None:
-        message["image"] = {"height": board.image.shape[0], "width": board.image.shape[1]}
+        content["image"] = {"height": board.image.shape[0], "width": board.image.shape[1]}
         buffers.append(board.image.tobytes())
-    return message, buffers
+    return {"content": content, "buffers": buffers}
 
 
-def _unsent(sent: dict[str, float], name: str, points: list[Any]) -> list[Any]:
-    """The ``points`` that have not been sent yet."""
-    first = bisect_right(points, sent.get(name, -1), key=lambda point: point[0])
-    if points:
-        sent[name] = points[-1][0]
-    return points[first:]
+class Display:
+    """What a cell displays, first as a widget, then as a picture in its place."""
+
+    def __init__(self) -> None:
+        self._handle: Any = None
+
+    def widget(self, widget: Any) -> None:
+        """Show the view of a widget."""
+        self._show({**widget._repr_mimebundle_()[0], "text/plain": TEXT})
+
+    def picture(self, png: bytes, words: str) -> None:
+        """Show a picture, with ``words`` for those who do not see it."""
+        about = {"alt": f"board of a run: {words}", "width": round(WIDTH * PIXELS)}
+        shown = {"image/png": base64.b64encode(png).decode(), "text/plain": TEXT}
+        self._show(shown, {"image/png": about})
+
+    def _show(self, shown: dict[str, Any], metadata: dict[str, Any] | None = None) -> None:
+        from IPython.display import display
+
+        if self._handle is None:
+            self._handle = display(shown, metadata=metadata, raw=True, display_id=True)
+        else:
+            self._handle.update(shown, metadata=metadata, raw=True)
 
 
 class Screen:
@@ -95,30 +101,21 @@ class Screen:
 
     def __init__(self, run: Run, board: LiveBoard, mode: frontend.Mode, controls: bool) -> None:
         self.run, self.board, self.mode = run, board, mode
-        self.widget: Any = frontend.widget("board", sent=None) if controls else None
-        self.note = NOT_INSTALLED if controls and self.widget is None else ""
-        self.pages, self.pictures = set[Any](), self.widget is None
+        self.note, self.display = "", Display()
+        self.pages, self.pictures = set[Any](), True
         self.ending: bytes | None = None
         self.started, self._first = time.perf_counter(), run.trainer.progress
         self._due, self._looked, self._deadline = 0.0, -math.inf, math.inf
-        self._sent: dict[str, float] = {}
-        self._handle: Any = None
         board.titles, board.steps = self.titles(), run.trainer.budget.steps
+        self.widget: Any = None
+        if controls:
+            self.widget = frontend.widget("board", began=time.time(), sent=self.message())
+            self.note = NOT_INSTALLED if self.widget is None else ""
         if self.widget is not None:
+            self.pictures = False
             self.widget.on_msg(lambda _, content, buffers: self.take(content))
-            self._display(self._view())
+            self.display.widget(self.widget)
             self.expect()
-
-    def _view(self) -> dict[str, Any]:
-        return {**self.widget._repr_mimebundle_()[0], "text/plain": TEXT}
-
-    def _display(self, shown: dict[str, str], metadata: dict[str, Any] | None = None) -> None:
-        from IPython.display import display
-
-        if self._handle is None:
-            self._handle = display(shown, metadata=metadata, raw=True, display_id=True)
-        else:
-            self._handle.update(shown, metadata=metadata, raw=True)
 
     def titles(self) -> dict[str, str]:
         """Titles of the panels that this run fills, by name."""
@@ -137,11 +134,11 @@ class Screen:
         """A message of the front end; may come on another thread."""
         if "ready" in content:
             self.pages.add(content["ready"])
-            self._sent, self._due = {}, 0.0
+            self._due = 0.0
         elif "picture" in content:
             late, self.ending = self.ending, few_colours(base64.b64decode(content["picture"]))
             if late is not None:
-                self._display(*bundle(self.ending, self.caption()))
+                self.display.picture(self.ending, self.caption())
         elif "set" in content:
             self.run.trainer.steer(*content["set"])
         elif content.get("press") in ("pause", "resume", "step", "stop"):
@@ -157,12 +154,12 @@ class Screen:
                 self.pictures, self.note = True, UNHEARD
             elif self.pictures and self.pages:  # late
                 self.pictures, self.note = False, ""
-                self._display(self._view())
+                self.display.widget(self.widget)
             if self.pictures:
                 self._picture()
             elif self.pages:
                 self._due = moment + SEND_S
-                self.widget.send(*self.message())
+                self.widget.sent = self.message()
         except Exception as error:  # must not end a training run
             self.mode = "off"
             print(f"the live board is off, training continues: {error!r}", file=sys.stderr)
@@ -180,24 +177,20 @@ class Screen:
             self._looked = time.perf_counter()
             board.image = np.ascontiguousarray(trainer.picture(), np.uint8)
 
-    def message(self) -> tuple[dict[str, Any], list[bytes]]:
-        """What the front end draws, see `content`, and the state of the run."""
+    def message(self) -> dict[str, Any]:
+        """What the front end draws, see `message`, and status, words and settings of the run."""
         self._look()
-        message, buffers = content(self.board, self._sent)
-        return {**message, "fresh": len(self.pages) < 2, "state": self.state()}, buffers
-
-    def state(self) -> dict[str, Any]:
-        """Status, words and settings of the run."""
         status = self.run.status
-        return {
-            "status": status,
-            "enabled": status in ("running", "paused"),
-            "ended": status in ("finished", "stopped", "interrupted", "failed"),
-            "readout": self.readout(),
-            "caption": self.caption()[:LETTERS],
-            "notes": [*[self.note] * bool(self.note), *self.board.notes()],
-            "gate": self.gate(),
-        }
+        return message(
+            self.board,
+            status=status,
+            enabled=status in ("running", "paused"),
+            ended=status in ("finished", "stopped", "interrupted", "failed"),
+            readout=self.readout(),
+            caption=self.caption()[:LETTERS],
+            notes=[*[self.note] * bool(self.note), *self.board.notes()],
+            gate=self.gate(),
+        )
 
     def gate(self) -> dict[str, Any] | None:
         """Settings that can be changed, as they are after the next batch; ``None`` without any."""
@@ -247,7 +240,7 @@ class Screen:
         self._look()
         said = caption or self.note
         png = self.board.picture(said).png(dpi)
-        self._display(*bundle(png, said))
+        self.display.picture(png, said)
         end = time.perf_counter()
         self._due = end + max(FRAME_S, (end - start) / SHARE[self.mode])
         return png
@@ -271,7 +264,7 @@ class Screen:
             return
         try:
             if answered := self.ending is not None:
-                self._display(*bundle(self.ending, self.caption()))
+                self.display.picture(self.ending, self.caption())
             else:
                 self.ending = self._picture(self.caption(), dpi=160)
             if self.widget is not None and len(self.pages) == answered:
@@ -283,7 +276,4 @@ class Screen:
     def again(self) -> None:
         """Show the picture of a run that has ended here too, if its page was opened again."""
         if len(self.pages) > 1 and self.ending is not None:
-            from IPython.display import display
-
-            shown, about = bundle(self.ending, self.caption())
-            display(shown, metadata=about, raw=True)
+            Display().picture(self.ending, self.caption())

@@ -110,6 +110,24 @@ def test_learning_shows_the_mean_over_seeds_and_names_every_end():
     assert second >= first + 0.03  # names of near ends lie apart
 
 
+def test_each_controller_has_a_panel_with_its_share_and_the_one_asked_for():
+    rows = [
+        {"controller": name, "seed": seed, "step": step, "measured_rate": share, "rate": 0.1}
+        for name, share in (("log_integral", 0.08), ("origin_pi", 0.9))
+        for seed in range(3)
+        for step in range(20)
+    ]
+    figure = pictures.controllers(pd.DataFrame(rows), "It holds", end=15)
+    held, off = figure.axes
+    assert [axis.get_title() for axis in figure.axes] == ["log_integral", "origin_pi"]
+    share, asked = held.lines
+    assert set(share.get_ydata()) == {0.08}
+    assert set(asked.get_ydata()) == {0.1}
+    assert held.get_xlim() == (0, 15)
+    assert [text.get_text() for text in off.texts] == ["up to 90 %"]
+    assert not held.texts
+
+
 def test_the_threshold_runs_through_the_losses_of_its_batch():
     steps = [([0.5, 2.0, 3.0, 4.0], 1.0), ([0.1, 0.2, 0.3, 9.0], 0.5)]
     cloud, share = pictures.threshold(steps, 0.5).axes

@@ -28,7 +28,7 @@ RUN_SECONDS = 900
 SMALLER: dict[str, dict[str, Any]] = {  # and where its data set is mounted, if it has one
     **{f"0{number}": {} for number in range(9)},
     "01": {"dataset": "cifar10", "seeds": [0], "mount": "made-up-slug"},
-    "02": {"seeds": [0], "live_epochs": 2},
+    "02": {"seeds": [0], "batches": 40},
     "03": {"dataset": "cifar10", "seeds": [0], "mount": "datasets/owner/made-up-slug"},
 }
 WHERE = "import astkit, os; print(os.path.dirname(os.path.dirname(astkit.__file__)))"

@@ -39,9 +39,9 @@ def test_it_shows_what_was_chosen_and_lost():
     assert [*panels] == ["threshold", "rate", "loss", "metric", "cost"]
     trained = sum(len(chosen) for chosen, _ in made)
     assert panels["cost"].more == f"{trained / 1e3:.3g} of 1.28 k rows"
-    (step, scores, selected), *_ = board.board.cloud
-    assert (step, len(scores)) == (1, 32)
-    assert set(selected) <= {0, 1}
+    (step, dots), *_ = board.board.cloud
+    assert (step, len(dots)) == (1, 32)
+    assert set(dots[:, 2]) <= {0, 1}
     assert board.board.picture().described()
 
 
@@ -65,7 +65,6 @@ def cell(monkeypatch):
 def test_points_travel_as_traits_while_the_cell_runs_and_a_picture_stays(cell, monkeypatch):
     monkeypatch.setattr(frontend, "mode", lambda live=None: "ask")
     monkeypatch.setattr(loop, "SEND_S", 0.0)
-    monkeypatch.setattr(loop, "SHARE", 1e9)
     board, sent = Board(steps=20), []
     made = frontend.widget
 
@@ -77,11 +76,10 @@ def test_points_travel_as_traits_while_the_cell_runs_and_a_picture_stays(cell, m
     monkeypatch.setattr(frontend, "widget", widget)
     looped(board)
     assert len(sent) == 21  # a batch each, and the end
-    assert all(each["message"]["all"] for each in sent)
-    steps = [dict(each["message"]["counts"])["loss"] for each in sent]
+    steps = [dict(each["content"]["counts"])["loss"] for each in sent]
     assert steps == [*range(1, 21), 20]
-    assert sent[4]["message"]["state"]["readout"][:2] == ["running", "step 5 of 20"]
-    assert sent[-1]["message"]["state"]["ended"]
+    assert sent[4]["content"]["state"]["readout"][:2] == ["running", "step 5 of 20"]
+    assert sent[-1]["content"]["state"]["ended"]
     first, last = cell
     assert "application/vnd.jupyter.widget-view+json" in first
     assert set(last) == {"image/png", "text/plain"}

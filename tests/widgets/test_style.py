@@ -40,9 +40,9 @@ def test_lines_of_one_figure_differ_in_colour():
 
 
 def test_settings_of_others_change_nothing_and_stay():
-    plain = plots.threshold_and_rate(STEPS).png()
+    plain = plots.learning_curves(STEPS, []).png()
     with matplotlib.rc_context(DARK):
-        dark = plots.threshold_and_rate(STEPS).png()
+        dark = plots.learning_curves(STEPS, []).png()
         assert matplotlib.rcParams["text.color"] == "white"
     assert plain == dark
     corner = Image.open(io.BytesIO(plain)).convert("RGBA").getpixel((0, 0))
