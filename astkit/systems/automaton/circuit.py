@@ -75,10 +75,6 @@ class Circuit:
         """Number of gates."""
         return len(self.ops)
 
-    def by_op(self) -> Ints:
-        """Number of gates of each op: [16]."""
-        return np.bincount(self.ops, minlength=16)
-
 
 def from_automaton(model: LogicCA) -> Circuit:
     """The circuit of the hard ``model``, gate by gate.
