@@ -192,16 +192,18 @@ def open_notebook(
     """Open a notebook of these code cells in a fresh kernel."""
     address, root = lab
 
-    def open_cells(*cells: str) -> LabPage:
+    def open_cells(*cells: str, front: str = "lab") -> LabPage:
         title = request.node.name.removeprefix("test_").replace("[", "-").strip("]")
         target = root / f"{title}.ipynb"
         code = [new_code_cell(cell) for cell in cells]
         nbformat.write(new_notebook(cells=code, metadata={"kernelspec": KERNEL}), target)
         page = context.new_page()
-        page.goto(f"{address}/lab/workspaces/{title}/tree/{target.name}?token=browser&reset")
+        place = {"lab": f"lab/workspaces/{title}/tree/{target.name}?reset&"}
+        page.goto(f"{address}/{place.get(front, f'notebooks/{target.name}?')}token=browser")
         page.locator(".jp-NotebookPanel .jp-Cell").first.wait_for()
         lab_page = LabPage(page, title, target)
-        lab_page.until(lambda: "Idle" in page.locator("#jp-bottom-panel").inner_text(), "a kernel")
+        idle = page.locator(".jp-Notebook-ExecutionIndicator[data-status='idle']").first
+        idle.wait_for(state="attached")
         return lab_page
 
     yield open_cells
