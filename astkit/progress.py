@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import warnings
+from textwrap import fill
 from threading import RLock
 from types import FrameType
 from typing import Any
@@ -102,8 +104,12 @@ def duration(seconds: float) -> str:
     return Bar.format_interval(round(seconds)).removeprefix("0")
 
 
-def announce(sentence: str) -> None:
-    """Print ``sentence``, above a bar if there is one."""
+def announce(sentence: str, bold: bool = False) -> None:
+    """Print ``sentence``, above a bar if there is one; in a terminal wrapped, and may be bold."""
+    if sys.stdout.isatty():
+        options: Any = {"subsequent_indent": "  ", "break_on_hyphens": False}
+        sentence = fill(sentence, shutil.get_terminal_size().columns, **options)
+        sentence = f"\033[1m{sentence}\033[0m" if bold else sentence
     Bar.write(sentence)
     sys.stdout.flush()
 

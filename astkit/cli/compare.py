@@ -1,4 +1,4 @@
-"""`astkit compare`: does selecting samples pay for a task? Prints the verdicts and a table."""
+"""`astkit compare`: does selecting samples pay for a task? Prints a table below the verdicts."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def reading_of(options: argparse.Namespace, names: Sequence[str]) -> dict[str, A
 
 
 def run_compare(options: argparse.Namespace) -> None:
-    """Compare, and print the verdicts and the table."""
+    """Compare, which prints the verdicts, and print the table."""
     from astkit.comparison.compare import compare
 
     check_count("--seeds", options.seeds)
@@ -94,7 +94,7 @@ def run_compare(options: argparse.Namespace) -> None:
     if options.json:
         say(json.dumps(report.to_json()))
         return
-    say(f"\n{report!r}")
+    say(f"\n{report.table().to_string()}")
     if page is not None:
         say(f"\npage      {page}")
 

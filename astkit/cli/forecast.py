@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from astkit.cli import add_command, say
 from astkit.cli.compare import SHARED, add_reading, reading_of
+from astkit.progress import announce
 
 EXAMPLE = "example: astkit forecast old.csv new.csv --label price --date day --plot gains.png"
 COMMANDS = {
@@ -38,8 +38,10 @@ def run(options: argparse.Namespace) -> None:
     """Print the answer, bold on a terminal, and the table; draw it if that is asked for."""
     function = getattr(import_module(f"astkit.aim.{options.function}"), options.function)
     found = function(options.old, options.new, **reading_of(options, options.names))
-    answer, line, rest = repr(found).partition("\n")
-    say((f"\033[1m{answer}\033[0m" if sys.stdout.isatty() else answer) + line + rest)
+    answer, _, rest = repr(found).partition("\n")
+    announce(answer, bold=True)
+    if rest:
+        say(rest)
     if options.plot is not None:
         found.plot().savefig(options.plot)
         say(options.plot)

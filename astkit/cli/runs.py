@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from astkit.cli import FAILED, GOOD, add_command, say
+from astkit.progress import announce
 
 RUN = """\
 examples:
@@ -57,7 +58,10 @@ def add_parameters(command: argparse.ArgumentParser, meaning: str) -> None:
 
 
 def run_notebooks(options: argparse.Namespace) -> int:
-    """Run the notebook, a line for each run, and print how many have which status."""
+    """Run the notebook, a line for each run, and print how many have which status.
+
+    Of a single run also the notebook's answer.
+    """
     from astkit.runs import runner, sweep
 
     options.resumes = True
@@ -83,7 +87,22 @@ def run_notebooks(options: argparse.Namespace) -> int:
         say(f"{count} {status}{where.get(status, '')}")
     for note in sorted({done.note for done in outcomes if done.note}):
         say(f"note: {note}")
+    book = folder / "notebook.ipynb" if folder else options.runs
+    if len(outcomes) == 1 and (answer := answer_of(book)):
+        say()
+        announce(answer, bold=True)
+        say(book)
     return FAILED if any(done.status == "failed" for done in outcomes) else GOOD
+
+
+def answer_of(book: Path) -> str:
+    """The sentence at the top of an executed notebook; "" if it gave no answer."""
+    import nbformat
+
+    cells = nbformat.read(book, 4).cells if book.is_file() else []
+    outputs = [output.get("data", {}) for cell in cells for output in cell.get("outputs", [])]
+    first = next((data["text/markdown"] for data in outputs if "text/markdown" in data), "")
+    return first.strip("*") if first.startswith("**") else ""
 
 
 def report(options: argparse.Namespace) -> None:

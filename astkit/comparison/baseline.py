@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -138,38 +138,39 @@ def find_rates(
         trained: runs that exist, of which the rate is no longer to be chosen.
         check: whether to check a baseline that was not.
     """
-    task, first = plan.task, plan.seeds[0]
+    task, first, start = plan.task, plan.seeds[0], time.monotonic()
+    fixed = task.make_optimizer is not None or task.config.lr is not None
     baseline = Baseline.load(plan.folder)
+    kept = {} if baseline is None else baseline.rates
+    own = plan.target_controls | {label: plan.policies[label] for label in followers}
+    waiting = [each for each in own if not (fixed or each in kept or (each, first) in trained)]
+    bar.begin("baseline")
     if baseline is None:
         baseline = Baseline()
         if check:
-            fixed = task.make_optimizer is not None or task.config.lr is not None
-            baseline = check_baseline(plan, fixed or (DENSE, first) in trained, bar)
-    if baseline.lr is None or task.config.lr is not None:
-        return baseline
-    own = plan.target_controls | {label: plan.policies[label] for label in followers}
-    for label, method in own.items():
-        if label not in baseline.rates and (label, first) not in trained:
-            bar.begin("baseline run")
-            baseline.rates[label] = task.config.peak_lr * _best(_try_rates(plan, method, bar))
+            baseline = check_baseline(plan, fixed or (DENSE, first) in trained, bar, waiting)
+    while waiting and baseline.lr is not None:
+        label = waiting.pop(0)
+        trials = _try_rates(plan, own[label], bar, later=waiting)
+        baseline.rates[label] = task.config.peak_lr * _best(trials)
+    if bar.ended:
+        took = duration(time.monotonic() - start)
+        announce(f"compare: baseline checked by {bar.ended} runs of half of the budget, {took}")
     return baseline
 
 
-def check_baseline(plan: Plan, fixed: bool, bar: RunsBar) -> Baseline:
+def check_baseline(plan: Plan, fixed: bool, bar: RunsBar, later: Sequence[str] = ()) -> Baseline:
     """Try dense training at several learning rates; see the module.
 
-    ``fixed``: whether the learning rate is the user's, which is not changed.
+    ``fixed``: whether the learning rate is the user's, which is not changed; ``later``: methods
+    that have their rates tried after it.
     """
-    start = time.monotonic()
-    bar.begin("baseline run")
-    trials = _try_rates(plan, plan.dense, bar, fixed)
+    trials = _try_rates(plan, plan.dense, bar, fixed, later)
     best, rate = _best(trials), plan.task.config.peak_lr
     baseline = Baseline(trial=trials[1.0] if fixed else trials[best])
     if not fixed:
         baseline.lr = rate * best
-        announce(
-            f"compare: learning rate {baseline.lr:.2g} for all methods, the best on validation"
-        )
+        announce(f"compare: learning rate {baseline.lr:.2g}, the best on validation data")
     elif trials[best].is_better(trials[1.0]):
         place = f"lr {rate * best:.2g}"
         remedy = f"pass config=TrainConfig(lr={rate * best:.2g})"
@@ -180,22 +181,23 @@ def check_baseline(plan: Plan, fixed: bool, bar: RunsBar) -> Baseline:
             f"dense training is better at {place} ({trials[best].beside(trials[1.0])}): this"
             f" comparison is about an untuned baseline; {remedy}"
         )
-    took = duration(time.monotonic() - start)
-    announce(f"compare: baseline checked by {len(trials)} runs of half of the budget, {took}")
     return baseline
 
 
-def _try_rates(plan: Plan, method: Method, bar: RunsBar, fixed: bool = False) -> dict[float, Trial]:
+def _try_rates(
+    plan: Plan, method: Method, bar: RunsBar, fixed: bool = False, later: Sequence[str] = ()
+) -> dict[float, Trial]:
     """Runs of the first seed by factor: `TRIED` if a rate is ``fixed``.
 
     Else `CHOSEN`, and up to `WIDER` more beyond an end where the best one is.
     """
     trials: dict[float, Trial] = {}
     waiting, wider = (list(TRIED), 0) if fixed else (list(CHOSEN), WIDER)
+    others = [label for label in later for _ in range(len(CHOSEN) + WIDER)]
     while waiting:
-        to_come = [method.label] * (len(waiting) + wider)
+        to_come = [method.label] * (len(waiting) + wider) + others
         factor = waiting.pop(0)
-        with bar.run(method.label, plan.seeds[0], len(trials), to_come, wider > 0):
+        with bar.run(method.label, plan.seeds[0], to_come, bool(wider or others)):
             trials[factor] = try_rate(plan, method, factor, bar.show)
         best, lowest, highest = _best(trials), min(trials), max(trials)
         if wider and not waiting and best in (lowest, highest):

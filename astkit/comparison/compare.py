@@ -33,6 +33,7 @@ from astkit.comparison.plan import (
     label_of,
     selectable,
 )
+from astkit.comparison.progress import Live
 from astkit.comparison.report import NAME, Comparison
 from astkit.comparison.runs import train_plan
 from astkit.comparison.statistics import DENSE
@@ -45,6 +46,7 @@ from astkit.gating.policy import Policy, as_policy
 from astkit.gating.selection import same_values
 from astkit.names import spelled
 from astkit.profiling.flops import RowFlops
+from astkit.progress import announce
 from astkit.trainers import Budget, TrainConfig
 from astkit.trainers.config import choose_config
 from astkit.trainers.evaluation import Metrics, as_metrics
@@ -193,9 +195,16 @@ def compare(
             resumable=out is not None,
             forecast=forecast,
         )
-        contents = {**train_plan(plan, check_baseline, notes), "smallest_gain": smallest_gain}
+        live = Live()
+        contents = {**train_plan(plan, check_baseline, notes, live), "smallest_gain": smallest_gain}
         report = Comparison(contents, folder / RECORDS, shared.train)
         report.save(folder / NAME)
+        live.show(report)
+        for line in [*report.gains, ""]:
+            announce(line)
+        for each in report.verdicts:
+            announce(f"{each.sentence}.", bold=True)
+        announce(f"{report.next_step}.")
         if temporary is not None:
             weakref.finalize(report, temporary.cleanup)
         return report

@@ -98,10 +98,12 @@ def _best_points(arms: dict[str, Arm]) -> Iterator[str]:
     """Where training on the target alone was best."""
     best = {seed: run for seed, run in arms[ALONE].items() if run.get("best_step") is not None}
     if best:
-        places = ", ".join(f"{each['best_step']:,} of {each['steps']:,}" for each in best.values())
+        steps = sorted(each["best_step"] for each in best.values())
+        places = " to ".join(f"{step:,}" for step in dict.fromkeys([steps[0], steps[-1]]))
         shares = [cost_share(run["best_flops"], arms[DENSE][s]["flops"]) for s, run in best.items()]
         used = ""
         if None not in shares:
             mean = sum(filter(None, shares)) / len(shares)
             used = f", after {mean:.2f} x the FLOPs of dense"
+        places += f" of {max(each['steps'] for each in best.values()):,}"
         yield f"{ALONE}: best at step {places}{used}: its weights are those of that point"

@@ -1,4 +1,4 @@
-"""The result of `astkit.compare`: verdicts, tables and figures, as HTML or JSON.
+"""The result of `astkit.compare`: verdicts, tables and a figure, as HTML or JSON.
 
 ``entries`` are those of `astkit.comparison.statistics`, ``verdicts`` those of `verdict.judge`, and
 ``metric`` is the name of the entries' ``value``. Tables need pandas.
@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import math
+import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -18,7 +19,6 @@ from safetensors.torch import load
 from torch import Tensor
 
 from astkit.aim.forecast import Forecast
-from astkit.comparison.pictures import draw_values, pictures
 from astkit.comparison.samples import Samples, Suspects, explorer, image_tag, together
 from astkit.comparison.statistics import (
     ALONE,
@@ -29,10 +29,13 @@ from astkit.comparison.statistics import (
     Interval,
     by_arm,
     cost_ratio,
+    cost_share,
     is_finite,
     mean_interval,
+    pairs,
 )
-from astkit.comparison.verdict import Verdict, judge, unit
+from astkit.comparison.trees import USE_TREES
+from astkit.comparison.verdict import NONE_BETTER, Verdict, in_unit, judge, leading, unit
 from astkit.files import plain_values, read_json, write_atomic, write_json
 
 if TYPE_CHECKING:
@@ -58,7 +61,9 @@ KEPT += ("stamp", "entries", "old_rows")
 BEST = ("best_step", "best_flops")  # of a method that keeps its best validation point
 MEANS = ("value", *COSTS, "joules", "trained", "scored", "rate", *BEST)
 ON_TARGET = {BOTH: "both", ALONE: "the target alone"}
-TITLE = "Does choosing samples help here?"
+MANY = 30  # more seeds than are proposed
+ITS_DECISION = r"^forecast: (cannot tell, )?|:? ?train on the old rows:? ?"
+"""What a forecast's sentence has beside its reason, where it keeps the old rows."""
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>{title}</title>
 <meta name="viewport" content="width=device-width, initial-scale=1"></head><body>
@@ -70,7 +75,7 @@ _NONE = "–"
 
 
 class Comparison:
-    """Result of `compare`; in a notebook it displays the verdicts, the table and the figures.
+    """Result of `compare`; in a notebook it displays the verdicts, the table and the figure.
 
     Example::
 
@@ -172,24 +177,54 @@ class Comparison:
             smallest_gain=self.smallest_gain,
             controls=controls,
             given_forecast=self.given_forecast,
+            since=self._why_not,
         )
 
     @property
+    def _why_not(self) -> str:
+        """Why a policy that asks the forecast chose no rows."""
+        if self.forecast is None:
+            return "the model sees no difference between the old rows and the target"
+        said = re.sub(ITS_DECISION, "", self.forecast.sentence.split("; ")[0])
+        return said.replace("they are", "the old rows are", 1)
+
+    @property
     def verdict(self) -> str:
-        """`before`, and the sentences of all verdicts; a line each."""
-        sentences = [*self.before, *(each.sentence for each in self.verdicts)]
+        """The sentences of all verdicts, and what to do next; a line each."""
+        sentences = [*(each.sentence for each in self.verdicts), self.next_step]
         return "\n".join(f"{sentence}." for sentence in sentences)
+
+    @property
+    def next_step(self) -> str:
+        """What to do with the answer, in one sentence."""
+        if self.baseline:  # of another baseline the answer may be another
+            said, _, remedy = self.baseline[0].rpartition("; ")
+            return f"Next: {remedy}, since {said.partition(':')[0]}"
+        if any(USE_TREES in note for note in self.notes):
+            return "Next: use boosted trees, by astkit.forecast(...).fit()"
+        lead = leading(self.verdicts)
+        if lead is not None and lead.better:
+            return f"Next: train with {lead.policy}, by Trainer(policy=...) or in your own loop"
+        told = [each for each in self.verdicts if each.outcome == "cannot tell yet"]
+        more = [each.n + each.more_seeds for each in told if 0 < each.more_seeds <= MANY]
+        if more:
+            return f"Next: pass seeds={min(more)}; with out= a call adds to what an earlier one ran"
+        return "Next: train on all rows, as no gain is shown"
+
+    @property
+    def gains(self) -> list[str]:
+        """What training on rows of a target gains."""
+        return [
+            f"training on {ON_TARGET[each.policy]}: {self.metric} {each.amount(each.difference)}"
+            for each in self.controls
+            if each.policy in ON_TARGET and each.gains
+        ]
 
     @property
     def before(self) -> list[str]:
         """What rows of a target gain, the forecast, and what has to be known of the baseline."""
         expected = [] if self.forecast is None else [self.forecast.sentence]
-        gains = [
-            f"training on {ON_TARGET[each.policy]}: {self.metric} {each.amount(each.difference)}"
-            for each in self.controls
-            if each.policy in ON_TARGET and each.gains
-        ]
-        return [*gains, *expected, *self.baseline]
+        return [*self.gains, *expected, *self.baseline]
 
     def table(self) -> pd.DataFrame:
         """One row per method: number of seeds, and means over them; joules if they were measured.
@@ -279,27 +314,76 @@ class Comparison:
 
         ``ValueError`` if no method has a finite value beside dense training.
         """
-        if not any(each.n for each in [*self.controls, *self.verdicts]):
+        if not self.differs:
             raise ValueError("no method has a finite value beside dense training: see table()")
-        return draw_values(self.entries, self.metric, self.higher, self.verdicts, self.controls)
+        return self.draw()
+
+    def draw(self, names: Sequence[str] = ()) -> Picture:
+        """The figure of `plot`; with ``names``, all methods, while runs are to come.
+
+        Differences, which hold at the end, are left out then.
+        """
+        from astkit.widgets import comparison_plots
+
+        scale = unit(self.metric)[0]
+        known = [run for run in self.entries if is_finite(run["value"])]
+        runs = [{**run, "arm": run["policy"], "value": run["value"] * scale} for run in known]
+        beside: dict[str, dict[str, Any]] = {}
+        for each in () if names else [*self.controls, *self.verdicts]:
+            ends = [(each.dense + end) * scale for end in each.difference[1:3]]
+            beside[each.policy] = {"gap": each.amount(each.difference), "ends": ends}
+            if each in self.verdicts:
+                beside[each.policy] |= {"words": each.shown, "bold": bool(each.better)}
+        quantity = f"{self.metric} (%)" if scale > 1 else self.metric
+        figure = comparison_plots.values_by_method(runs, beside, quantity, self.higher, names)
+        message, below = (f"Runs so far: {len(known)}", " ") if names else headline(self)
+        figure.headline(message)
+        figure.axes[0].set_title(below, loc="left", size=9)
+        return figure
+
+    def curves(self) -> Picture:
+        """Validation values by FLOPs and by time, as shares of dense training; where known."""
+        from astkit.widgets import comparison_plots
+
+        dense = by_arm(self.entries)[DENSE]
+        curves = []
+        for run in self.entries:
+            whole, known = dense[run["seed"]], {"arm": run["policy"], "seed": run["seed"]}
+            for flops, seconds, value in run["curve"] if is_finite(run["value"]) else ():
+                costs = {"FLOPs": cost_share(flops, whole["flops"])}
+                costs["time"] = cost_share(seconds, whole["seconds"])
+                curves += [{**known, **costs, "value": value}] * is_finite(value)
+        return comparison_plots.values_by_cost(curves, self.metric)
+
+    @property
+    def differs(self) -> bool:
+        """Whether any difference to dense training is known."""
+        return any(each.n for each in [*self.controls, *self.verdicts])
 
     def __repr__(self) -> str:
-        return "\n".join([self.verdict, "", self.table().to_string(), *self.notes])
+        said = [*self.before, "", self.verdict, "", self.table().to_string(), *self.notes]
+        return "\n".join(said)
 
     def to_html(self, path: str | Path) -> Path:
-        """Write a page with verdicts, tables and figures; it needs no other files."""
+        """Write a page with verdicts, the table and the figure; it needs no other files."""
         return write_atomic(path, self._repr_html_())
 
     def _repr_html_(self) -> str:
-        said = "".join(f"<li>{escape(each.sentence)}.</li>" for each in self.verdicts)
+        lead = leading(self.verdicts)
+        answer = NONE_BETTER if lead is None else lead.short
+        sentences = [each.sentence for each in self.verdicts]
+        said = "".join(f"<li>{escape(each)}.</li>" for each in [*sentences, self.next_step])
         before = "".join(f"<p>{escape(sentence)}</p>" for sentence in self.before)
-        parts = [f"<h2>{TITLE}</h2>", before, f"<ul>{said}</ul>"]
-        table = results(self.entries, self.verdicts, self.metric, self.controls)
-        parts += [f"<p>{escape(legend(self.verdicts))}</p>", table.to_html(index=False)]
-        for figure in pictures(self.entries, self.verdicts, self.controls):
+        parts = [f"<h1>{escape(answer)}</h1>"]
+        if self.differs:
+            figure = self.plot()
             parts.append(f"<p>{image_tag(escape(figure.described()), figure)}</p>")
+        table = results(self.entries, self.verdicts, self.metric, self.controls)
+        known = table.loc[:, (table != _NONE).any()]
+        parts += [f"<ul>{said}</ul>", before, f"<p>{escape(legend(self.verdicts))}</p>"]
+        parts.append(known.to_html(index=False, justify="left"))
         parts += [f"<p>{escape(note)}</p>" for note in self.notes]
-        return _PAGE.format(title=TITLE, body="\n".join(parts))
+        return _PAGE.format(title=escape(answer), body="\n".join(parts))
 
     def to_json(self) -> dict[str, Any]:
         """Everything but the arrays as plain values, as `save` writes it; unknown is ``None``.
@@ -318,6 +402,25 @@ class Comparison:
         forecast = None if self.forecast is None else self.forecast.to_json()
         said = {"forecast": forecast, "legend": legend(self.verdicts), "verdicts": verdicts}
         return plain_values({"schema": SCHEMA, **kept, **said})
+
+
+def headline(report: Comparison) -> tuple[str, str]:
+    """What the figure shows, and a line below it: of the best policy, or of the only one."""
+    from astkit.widgets.comparison_plots import in_digits
+
+    lead = leading(report.verdicts)
+    if lead is None:
+        return NONE_BETTER, ""
+    arms, sign = by_arm(report.entries), 1 if lead.higher else -1
+    both = pairs(arms[lead.policy], arms[DENSE])
+    won = sum(sign * (run["value"] - other["value"]) > 0 for run, other in both)
+    below = f"better than dense training in {won} of {len(both)} seeds, {lead.cost}"
+    scale = unit(lead.metric)[0]
+    means = [scale * mean for mean in (lead.dense, lead.dense + lead.difference.mean)]
+    dense, value = (in_digits(mean, means) + " %" * (scale > 1) for mean in means)
+    if lead.better:
+        return f"{lead.policy} brings the {lead.metric} from {dense} to {value}", below
+    return f"{lead.policy}: {lead.words}: {lead.metric} {value}, dense training {dense}", below
 
 
 def legend(verdicts: Sequence[Verdict]) -> str:
@@ -365,7 +468,7 @@ def results(
         row = {
             "policy": name,
             "seeds": f"{some}{len(arm)}",
-            metric: _text(value, ".2%" if unit(metric)[0] > 1 else ".4g"),
+            metric: in_unit(value, metric) if runs else _NONE,
             "against dense": to_dense.amount(to_dense.difference) if to_dense else _NONE,
             "against random": verdict.amount(verdict.to_random) if verdict else _NONE,
             "trained on": _text(rate, ".2f"),

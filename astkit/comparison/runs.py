@@ -17,8 +17,9 @@ from astkit.comparison.baseline import Baseline, find_rates
 from astkit.comparison.forecast import tell_forecast
 from astkit.comparison.notes import note_on_shared_rows, notes_on
 from astkit.comparison.plan import Method, Plan
-from astkit.comparison.progress import RunsBar
+from astkit.comparison.progress import Live, RunsBar
 from astkit.comparison.reads import same_reads
+from astkit.comparison.report import Comparison
 from astkit.comparison.statistics import DENSE
 from astkit.comparison.training import RECORDS, train_method
 from astkit.comparison.trees import line_on_trees
@@ -35,12 +36,14 @@ Entries = dict[tuple[str, int], dict[str, Any]]
 """Of finished runs, by label and seed."""
 
 
-def train_plan(plan: Plan, check_baseline: bool, notes: Sequence[str]) -> dict[str, Any]:
+def train_plan(
+    plan: Plan, check_baseline: bool, notes: Sequence[str], live: Live
+) -> dict[str, Any]:
     """Train the runs of ``plan`` that its folder lacks; returns the contents of a `Comparison`.
 
-    ``notes``: sentences that come before others. Raises ``ValueError`` for data that a policy
-    refuses and for a folder with results of another comparison, ``FloatingPointError`` if dense
-    training diverges with all seeds.
+    ``notes``: sentences that come before others; ``live`` shows the runs so far. Raises
+    ``ValueError`` for data that a policy refuses and for a folder with results of another
+    comparison, ``FloatingPointError`` if dense training diverges with all seeds.
     """
     paths = sorted((plan.folder / "entries").glob("*.json"))
     entries: Entries = {(each["policy"], each["seed"]): each for each in map(read_json, paths)}
@@ -60,10 +63,9 @@ def train_plan(plan: Plan, check_baseline: bool, notes: Sequence[str]) -> dict[s
         keep()
         if check_baseline:  # not for the data of a refused call
             baseline.save(plan.folder)
-        controls = _train_missing(plan, baseline, entries, bar)
+        controls = _train_missing(plan, baseline, entries, bar, live)
     labels = [DENSE, *plan.target_controls, *controls, *plan.policies]
-    known = ((label, seed) for seed in plan.seeds for label in labels)
-    runs = [entries[each] for each in known if each in entries]
+    runs = _asked_for(plan, entries, labels)
     good = [entry for entry in runs if "failed" not in entry]
     if not good:
         raise FloatingPointError(f"dense training fails: {runs[0]['failed']}")
@@ -137,7 +139,7 @@ def _check_folder(plan: Plan) -> dict[str, Any]:
 
 
 def _train_missing(
-    plan: Plan, baseline: Baseline, entries: Entries, bar: RunsBar
+    plan: Plan, baseline: Baseline, entries: Entries, bar: RunsBar, live: Live
 ) -> dict[str, Method]:
     """Train the runs that have no entry, and add it; returns the random controls.
 
@@ -156,10 +158,10 @@ def _train_missing(
         labels = [DENSE, *methods, *controls]
         if not known:  # each policy has one until it is known whether it does
             labels += [f"control of {label}" for label in plan.policies]
-        wanted = [(label, each) for label in labels for each in plan.seeds if not failed(each)]
-        waiting = [label for label, each in wanted if (label, each) not in entries]
+        seeds = [each for each in plan.seeds if not failed(each)]
+        waiting = [name for name in labels for each in seeds if (name, each) not in entries]
         dense = entries.get((DENSE, seed))
-        with bar.run(method.label, seed, len(wanted) - len(waiting), waiting, not known):
+        with bar.run(method.label, seed, waiting, not known):
             entries[method.label, seed] = train_method(
                 plan.task.at_rate(baseline.rates.get(method.label)),
                 method,
@@ -171,9 +173,16 @@ def _train_missing(
                 # else a method of more steps would train beyond the end of a torch scheduler
                 schedule_steps=None if dense is None else dense["optimizer_steps"],
             )
+        bar.say(entries[method.label, seed])
+        labels = [DENSE, *methods, *controls]
+        labels = [DENSE, *plan.target_controls, *controls, *plan.policies]
+        runs = _asked_for(plan, entries, labels)
+        if good := [run for run in runs if "failed" not in run]:
+            so_far = {**good[0], "entries": runs, "settings": {"test_order": False}}
+            live.show(Comparison(so_far, plan.folder), labels)
 
-    bar.begin("run")
     before = len(entries)
+    bar.begin("run", len(_asked_for(plan, entries, [DENSE, *methods])))
     for place, seed in enumerate(plan.seeds):
         train(plan.dense, seed)
         if seed == plan.seeds[0]:
@@ -186,6 +195,12 @@ def _train_missing(
                 train(control, each)
     bar.finish(len(entries) - before, "run")
     return controls
+
+
+def _asked_for(plan: Plan, entries: Entries, labels: Sequence[str]) -> list[dict[str, Any]]:
+    """The entries of the plan's seeds, in the order of ``labels``."""
+    known = ((label, seed) for seed in plan.seeds for label in labels)
+    return [entries[each] for each in known if each in entries]
 
 
 def _look_at_length(plan: Plan, baseline: Baseline, entry: dict[str, Any]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from astkit.datasets.joined import joined, set_aside, shared_with_target
 from astkit.datasets.table import Table
 from astkit.datasets.table_parts import divide_table
+from astkit.progress import announce
 
 EPOCHS, MOST_EPOCHS, STEPS = 5, 20, 1_000
 """Of dense training, by default: of a table up to 20 epochs, until there are 1,000 steps."""
@@ -64,7 +65,7 @@ def with_target(data: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
         )
     notes += shared_with_target(target, validation=given["validation"], test=given["test"])
     for note in notes:
-        print(note, flush=True)
+        announce(note)
     return given | {"train": joined(given["train"], target)}, notes
 
 
@@ -82,9 +83,8 @@ def epochs_of(data: Any, batch_size: Any) -> int:
 def _divided(given: Mapping[str, Any], label: str, reading: Mapping[str, Any]) -> dict[str, Table]:
     others: dict[str, Any] = {part: given.get(part) for part in ("validation", "test", "target")}
     parts = divide_table(given["train"], label, **reading, **others)
-    print(parts.sentence)
-    for note in parts.train.notes:
-        print(note)
+    for note in [parts.sentence, *parts.train.notes]:
+        announce(note)
     known = {name: part for name, part in parts._asdict().items() if part is not None}
     rows = {name: f"{len(part):,}" for name, part in known.items()}
     aside = ", set aside of the target"
@@ -93,7 +93,7 @@ def _divided(given: Mapping[str, Any], label: str, reading: Mapping[str, Any]) -
     line += f"{held['validation']}, {rows['test']} to test{held['test']}"
     if "target" in rows:
         line += f", and {rows['target']} of the target to train on"
-    print(line, flush=True)
+    announce(line)
     return parts._asdict()
 
 

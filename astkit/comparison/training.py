@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from astkit.aim.policy import Aim
 from astkit.comparison.plan import Method, Task, selectable
 from astkit.comparison.units import values_by_unit, values_without
 from astkit.datasets.batch import Batch
@@ -238,6 +239,7 @@ def _cost(trainer: Trainer, given: Tensor) -> dict[str, Any]:
         "uncounted": sorted(ledger.uncounted),
         "looks_up": any(isinstance(part, LOOKUPS) for part in trainer.model.modules()),
         "scores_counted": trainer.policy.cost is not None,
+        "abstained": isinstance(trainer.policy, Aim) and trainer.policy.drawn_by is None,
     }
 
 

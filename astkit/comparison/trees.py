@@ -23,6 +23,7 @@ from astkit.comparison.verdict import judge
 from astkit.datasets.joined import divide_joined
 from astkit.datasets.table import RootMeanSquare, Table
 
+USE_TREES = "boosted trees are what to use"
 ARMS = {OLD: DENSE, BOTH: statistics.BOTH, TARGET: statistics.ALONE}
 """Of decisions, the networks that are trained so; policies draw rows by the others."""
 
@@ -42,10 +43,8 @@ def line_on_trees(
     if not tables or not (isinstance(metrics[0].function, RootMeanSquare) if metrics else own):
         return []
     parts = [part for part in divide_joined(train) if part is not None]
-    found = forecast or Forecast(
-        BOTH if len(parts) > 1 else OLD, "no forecast: trained on all rows", torch.ones(len(train))
-    )
-    said = found.sentence.split("; ")[0] + f" ({found.seconds:.2g} s)" * bool(found.seconds)
+    whole = Forecast(BOTH if len(parts) > 1 else OLD, "", torch.ones(len(train)))
+    found = forecast or whole
     arm = by_arm(entries).get(ARMS.get(found.decision) or followers[0])
     if arm is None:
         return []
@@ -74,9 +73,12 @@ def line_on_trees(
     of_network, its_seconds = (
         mean_interval(run[key] for run in arm.values()).mean for key in ("value", "seconds")
     )
-    said += f"; on the {len(test):,} test rows boosted trees reach {metric} {value:.4g}"
+    how = "as forecast" if forecast else "on all rows"
+    said = (
+        f"on the {len(test):,} test rows boosted trees, trained {how}, reach {metric} {value:.4g}"
+    )
     said += f" ({seconds:.2g} s), the network {of_network:.4g} ({its_seconds:.2g} s): "
-    use = {"better": "the network is what to use", "worse": "boosted trees are what to use"}
+    use = {"better": "the network is what to use", "worse": USE_TREES}
     said += use.get(verdict.outcome, "cannot tell which to use")
     said += f", {metric} of the network {verdict.amount(verdict.difference)}"
     return [said + verdict.reason()[1] * (verdict.outcome not in use)]

@@ -26,8 +26,9 @@ from astkit.comparison.statistics import (
 )
 from astkit.datasets.dependence import FEWEST
 
-Outcome = Literal["better", "worse", "no gain", "cannot tell yet"]
+Outcome = Literal["better", "worse", "no gain", "cannot tell yet", "did not choose"]
 
+NONE_BETTER = "No policy is shown to be better than dense training"
 SMALLEST_GAIN = 0.005  # of accuracies: gains below it are called none
 EQUAL = 0.03  # largest difference of FLOPs, as a share, that are called the same
 EXCESS = 1.1  # share of the FLOPs of dense training above which no gain is at equal cost
@@ -43,8 +44,9 @@ class Verdict:
     Attributes:
         policy, metric, higher: the names, and whether a higher value is better.
         outcome: what is known of the policy, corrected for the number of policies. "no gain": none
-            of ``smallest_gain`` or more. An improvement with failed seeds, or at more than `EXCESS`
-            of the FLOPs of dense training, does not count.
+            of ``smallest_gain`` or more; "did not choose": it trained on all rows, with all seeds.
+            An improvement with failed seeds, or at more than `EXCESS` of the FLOPs of dense
+            training, does not count.
         dense: mean of dense training over the same seeds; NaN without any.
         difference: to dense training, over seeds and, where they are known, test rows.
         to_random: to random samples at the same rate, for the seeds that have such a control.
@@ -61,6 +63,7 @@ class Verdict:
             might bring another one, which intervals do not cover.
         failed: number of the policy's seeds without a finite value, left out of all intervals.
         dense_failed: number of the policy's seeds at which dense training has no finite value.
+        since: why it did not choose, in words.
         needed: seeds that would show the observed difference, see `seeds_needed`.
     """
 
@@ -83,6 +86,7 @@ class Verdict:
     blocks: int | None = None
     scores_counted: bool = True
     given_forecast: bool = False
+    since: str = ""
 
     @property
     def n(self) -> int:
@@ -122,6 +126,23 @@ class Verdict:
         return (low > 0 if self.higher else high < 0) if self.to_random.n else None
 
     @property
+    def shown(self) -> str:
+        """The outcome for figures, with the rule that decided and a budget that is not the same."""
+        parts = [self.words, self.rule]
+        if self.better and self.beats_random is False:
+            parts.append("not shown to beat random")
+        if unequal(self.flops):
+            parts.append(self.cost)
+        return ", ".join(dict.fromkeys(filter(None, parts)))
+
+    @property
+    def short(self) -> str:
+        """The outcome with its difference."""
+        since = f", since {self.since}" * bool(self.since)
+        gap = f": {self.metric} {self.amount(self.difference)}" * bool(self.n)
+        return f"{self.policy}: {self.words}{since}{gap}"
+
+    @property
     def cost(self) -> str:
         """The FLOPs of the whole run beside those of dense training, in words."""
         if unequal(self.flops):
@@ -132,15 +153,14 @@ class Verdict:
     @property
     def sentence(self) -> str:
         """The outcome with its numbers, as one sentence without a full stop."""
-        facts = [f"{self.metric} {self.amount(self.difference)}"] if self.n else []
-        facts += [_seeds(self.n), self.cost]
+        facts = [_seeds(self.n), self.cost]
         if self.seconds.n:
             facts.append(f"{self.seconds.mean:.2f} x the time")
         if self.blocks is not None:
             facts.append(f"test rows in {self.blocks} blocks")
         if self.given_forecast:
             facts.append("given this forecast")
-        said = f"{self.policy}: {self.words}: {', '.join(facts)}"
+        said = f"{self.short}{',' if self.n else ':'} {', '.join(facts)}"
         said += self.reason()[1] if self.outcome == "cannot tell yet" else ""
         if self.better and self.beats_random is False:
             said += f"; against random samples {self.amount(self.to_random)}"
@@ -198,8 +218,17 @@ class Verdict:
         size = f"a {'gain' if gain else 'difference'} of this size"
         if math.isinf(self.needed):
             return "", f"; however many seeds, more test rows are needed to show {size}"
-        more = int(float(f"{max(1, self.needed - self.n):.1g}"))  # one digit: it is an estimate
+        more = self.more_seeds
         return "", f"; about {more:,} more seed{'s' * (more != 1)} would show {size}"
+
+    @property
+    def more_seeds(self) -> int:
+        """How many more seeds would show a difference of this size; 0 if unknown or never."""
+        if self.n == 1:
+            return 4  # for an interval
+        if self.needed is None or math.isinf(self.needed):
+            return 0
+        return int(float(f"{max(1, self.needed - self.n):.1g}"))  # one digit: it is an estimate
 
 
 def judge(
@@ -211,6 +240,7 @@ def judge(
     smallest_gain: float | None = None,
     controls: bool = False,
     given_forecast: Sequence[str] = (),
+    since: str = "",
 ) -> list[Verdict]:
     """One verdict for each policy that is not a control, in the order of ``entries``.
 
@@ -225,6 +255,7 @@ def judge(
         smallest_gain: gains below it are called none; by default `SMALLEST_GAIN` for accuracies.
         controls: whether to judge the controls beside dense training in place of the policies.
         given_forecast: policies whose rows one forecast chose for all seeds.
+        since: why policies that chose no rows did not.
 
     Outcomes are corrected for the number of policies: with a probability of at most 5 % any has the
     wrong sign, and of at most 2.5 % any "no gain" is wrong. Test rows that are worth fewer than
@@ -258,6 +289,8 @@ def judge(
         outcome: Outcome = "no gain" if name in bounded and told else "cannot tell yet"
         if name in differ and told and not barred:
             outcome = "better" if sign * each.mean > 0 else "worse"
+        if abstained := all(run.get("abstained") for run in arm.values()):
+            outcome = "did not choose"
         verdict = Verdict(
             policy=name,
             metric=metric,
@@ -278,9 +311,19 @@ def judge(
             blocks=each.units if each.blocks else None,
             scores_counted=counted,
             given_forecast=name in given_forecast,
+            since=since if abstained else "",
         )
         verdicts.append(verdict)
     return verdicts
+
+
+def leading(verdicts: Sequence[Verdict]) -> Verdict | None:
+    """The best one, or the only one; ``None`` where none of several is better."""
+    known = [each for each in verdicts if each.n]
+    better = [each for each in known if each.better]
+    if not better and len(known) != 1:
+        return None
+    return max(better or known, key=lambda each: abs(each.difference.mean))
 
 
 def unequal(flops: Interval) -> bool:
@@ -291,6 +334,11 @@ def unequal(flops: Interval) -> bool:
 def unit(metric: str) -> tuple[float, str]:
     """Factor and unit in which differences are shown: percentage points for accuracies."""
     return (100, "points") if "accuracy" in metric else (1, metric)
+
+
+def in_unit(value: float, metric: str) -> str:
+    """A value of the metric, as "85.00 %" of accuracies."""
+    return f"{value:.2%}".replace("%", " %") if unit(metric)[0] > 1 else f"{value:.4g}"
 
 
 def amount(interval: Interval, metric: str, whole: float = math.nan) -> str:

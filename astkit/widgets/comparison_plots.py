@@ -1,4 +1,4 @@
-"""Figures of a comparison of policies, from tables that `astkit.comparison.pictures` makes."""
+"""Figures of a comparison of policies, from tables that `astkit.comparison.report` makes."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from astkit.widgets.style import (
-    DASHES,
-    INK,
     SOFT,
     Picture,
     Table,
@@ -25,14 +23,11 @@ from astkit.widgets.style import (
     styled,
 )
 
-POINTS = 49
-"""Number of points at which the curves of several seeds are averaged."""
 FAR = 3.0
 """Values that differ by more than this many times have a logarithmic axis."""
 BESIDE = 2.75  # inches right of the axis for numbers and words
 BAR = 0.24  # half the height of a bar for a mean, in rows
 JOINED = "#b5b5b5"  # of lines that join the values of a seed
-COSTS = {"flops": "FLOPs", "seconds": "time"}
 
 
 @styled
@@ -154,39 +149,29 @@ def _named(arm: str) -> str:
 
 
 @styled
-def values_by_cost(curves: Table, metric: str = "accuracy", rows: int | None = None) -> Picture:
+def values_by_cost(curves: Table, metric: str = "accuracy") -> Picture:
     """Validation value by cost: mean over seeds, shaded from the lowest to the highest.
 
     Args:
-        curves: columns ``arm``, ``seed``, ``value`` and ``flops`` or ``seconds`` or both, as shares
-            of the whole run of the arm "dense"; all NaN if not measured. Arms whose names start
-            with "random at" are thin grey lines without shading.
+        curves: columns ``arm``, ``seed``, ``value`` and ``FLOPs`` or ``time`` or both, as shares of
+            the whole run of dense training; what is not known is ``None``.
         metric: name of the value.
-        rows: number of validation rows, for the title.
     """
     table = pd.DataFrame(curves)
-    costs = [cost for cost in COSTS if cost in table and table[cost].notna().all()]
-    figure = picture(len(costs), height=4.4)
-    looks = lines(arm for arm in table["arm"].unique() if not arm.startswith("random at"))
+    table["point"] = table.groupby(["arm", "seed"]).cumcount()
+    costs = [cost for cost in ("FLOPs", "time") if table[cost].notna().all()]
+    figure = picture(len(costs), height=3.8)
+    looks = lines(table["arm"])
     for axis, cost in zip(figure.axes, costs, strict=True):
         for arm, runs in table.groupby("arm", sort=False):
-            seeds = []
-            for _, run in runs.groupby("seed"):
-                spent = run[cost].to_numpy(float)
-                at = np.linspace(spent[0], spent[-1], POINTS)
-                seeds.append((at, np.interp(at, spent, run["value"].to_numpy(float))))
-            x, y = np.mean([at for at, _ in seeds], axis=0), np.array([ys for _, ys in seeds])
-            look: Any = {"color": SOFT, "lw": 1.0, "ls": DASHES[len(axis.lines) % len(DASHES)]}
-            if arm in looks:
-                look = {**looks[str(arm)], "lw": 2.0, "ms": 5, "markevery": (4, 8)}
-                axis.fill_between(x, y.min(0), y.max(0), color=look["color"], alpha=0.13, lw=0)
-            axis.plot(x, y.mean(0), label=fill(_named(str(arm)), 26), **look)
-        final = table[table["arm"] == "dense"].groupby("seed")["value"].last().mean()
-        axis.axhline(final, color=INK, lw=1.0, ls=(0, (5, 3)), label="final value of dense")
-        axis.set(title=f"validation {metric} against {COSTS[cost]}", ylabel=f"validation {metric}")
-        axis.set_xlabel(f"{COSTS[cost]}, as a share of dense training")
+            points = runs.groupby("point")
+            spent, values = points[cost].mean(), points["value"]
+            look: Any = {**looks[str(arm)], "lw": 2.0, "ms": 5, "markevery": (1, 3)}
+            axis.plot(spent, values.mean(), label=fill(_named(str(arm)), 26), **look)
+            shade: Any = {"color": look["color"], "alpha": 0.13, "lw": 0}
+            axis.fill_between(spent, values.min(), values.max(), **shade)
+        axis.set(xlabel=f"{cost}, as a share of dense training", ylabel=f"validation {metric}")
         axis.xaxis.set_major_locator(MaxNLocator(6))
-    words = "mean of {} seeds, shaded from the lowest to the highest"
-    name_seeds(figure, table["seed"].nunique(), words, f"{rows:,} validation rows" if rows else "")
+    name_seeds(figure, table["seed"].nunique(), "mean of {} seeds, shaded to the extremes")
     legend_outside(figure, figure.axes[0])
     return figure

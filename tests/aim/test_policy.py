@@ -357,10 +357,10 @@ def test_a_comparison_tells_the_decision_first_and_carries_it_out(tmp_path: Path
         check_baseline=False,
         out=tmp_path,
     )
-    lines = report.verdict.splitlines()
-    assert lines[0].startswith("training on the target alone: RMSE ")
-    told = next(line for line in lines if line.startswith("forecast: train on "))
-    assert report.forecast.sentence in told
+    alone, told = report.before
+    assert alone.startswith("training on the target alone: RMSE ")
+    assert told.startswith("forecast: train on ")
+    assert report.forecast.sentence == told
     assert report.given_forecast == ["aim"]
     trained = report.visits("aim", 0)["trained"].sum(0)
     assert int(trained[N:].sum()) > int(trained[:N].sum())

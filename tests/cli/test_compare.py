@@ -20,7 +20,10 @@ def test_a_comparison_is_printed_as_text_or_as_json(tmp_path, capsys):
     assert main(words) == 0
     report = Comparison.load(tmp_path / "out")
     assert {"dense", "cached_loss"} <= {entry["policy"] for entry in report.entries}
-    assert repr(report) in capsys.readouterr().out
+    end = f"\n\n{report.verdict}\n\n{report.table().to_string()}\n\npage      "
+    out = capsys.readouterr().out
+    assert end in out
+    assert out.count(report.verdict) == 1
     assert "cached_loss" in (tmp_path / "out" / "comparison.html").read_text()
     assert main([*words, "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == Comparison.load(tmp_path / "out").to_json()

@@ -54,6 +54,27 @@ def test_other_ends_are_told(toy, root, process, capsys):
     assert "1 busy: locked by another process" in capsys.readouterr().out
 
 
+ANSWER = """
+from astkit import runs
+
+nb = runs.notebook()
+nb.start("quick")
+nb.answer("It **does** pay.")
+"""
+
+
+def test_the_answer_is_said_last_and_where_it_stands(tmp_path, capsys):
+    book = sweeping.write(tmp_path / "answered.ipynb", ANSWER)
+    assert main(["run", str(book), "--runs", str(tmp_path / "runs")]) == 0
+    (folder,) = (tmp_path / "runs").iterdir()
+    *_, count, empty, answer, where = capsys.readouterr().out.splitlines()
+    assert count == f"1 complete in {folder}"
+    assert (empty, answer, where) == ("", "It **does** pay.", f"{folder}/notebook.ipynb")
+    book = sweeping.write(tmp_path / "silent.ipynb", ANSWER.rpartition("nb.answer")[0])
+    assert main(["run", str(book), "--runs", str(tmp_path / "silent")]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith("1 complete in ")
+
+
 def test_several_runs_are_counted_and_bad_arguments_start_none(toy, root, process, capsys):
     process("complete", error("no luck"), "complete")
     assert "no parameter 'rates'" in refused(capsys, "run", toy, "--runs", root, "-p", "rates=1")

@@ -35,17 +35,23 @@ def perceptron() -> nn.Module:
 
 def test_an_untuned_and_short_baseline_is_told_before_any_verdict(capsys):
     report = astkit.compare(perceptron, *digits(), seeds=[0], config=TrainConfig(lr=1e-3))
-    forecast, rate, length, verdict = report.verdict.splitlines()
+    forecast, rate, length = report.before
     assert forecast.startswith("forecast: train on the old rows: they are like the target")
     assert rate.startswith("dense training is better at lr 0.003 (accuracy ")
     assert " points higher): this comparison is about an untuned baseline" in rate
-    assert rate.endswith("an untuned baseline; pass config=TrainConfig(lr=0.003).")
+    assert rate.endswith("an untuned baseline; pass config=TrainConfig(lr=0.003)")
     assert length.startswith("training is short: twice the budget makes dense training better (")
-    assert length.endswith("); try budget=Budget(epochs=10).")
+    assert length.endswith("); try budget=Budget(epochs=10)")
+    verdict, what_next = report.verdict.splitlines()
     assert verdict.startswith("auto: ")
-    shown = (repr(report), report._repr_html_(), capsys.readouterr().out)
-    for text in shown:
-        assert "untuned baseline" in text
+    tuned = "Next: pass config=TrainConfig(lr=0.003), since dense training is better at lr 0.003 ("
+    assert what_next.startswith(tuned)
+    out = capsys.readouterr().out
+    for text in (repr(report), report._repr_html_(), out):
+        assert text.count("untuned baseline") == 1
+    assert out.splitlines()[-3:] == ["", verdict, what_next]
+    report.baseline.pop(0)
+    assert report.next_step == "Next: try budget=Budget(epochs=10), since training is short"
     assert report.settings["lr"] == 1e-3  # nothing was changed
 
 

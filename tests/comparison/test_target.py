@@ -141,8 +141,9 @@ def test_a_table_says_what_is_set_aside_and_what_trees_reach(capsys: Any) -> Non
         "rows: 300 to train on, 20 to validate, set aside of the target, 80 to test, and 80 of the"
         " target to train on"
     )
-    assert report.verdict.startswith("training on both: RMSE ")
-    assert "boosted trees reach RMSE" in report.notes[-1]
+    assert report.gains[0].startswith("training on both: RMSE ")
+    assert said[-5:] == [*report.gains, "", *report.verdict.splitlines()]
+    assert "boosted trees, trained on all rows, reach RMSE" in report.notes[-1]
 
 
 def test_a_fifth_of_the_units_is_set_aside() -> None:

@@ -45,8 +45,11 @@ def test_what_to_use_is_said_where_the_interval_excludes_0(
     train, test = frame(600, 0, kind), frame(300, 1, kind, shift)
     report = compared(train, test)
     line = report.notes[-1]
-    assert capsys.readouterr().out.splitlines()[-1] == line
-    assert line.startswith("no forecast: trained on all rows; on the 300 test rows boosted trees ")
+    assert line in capsys.readouterr().out.splitlines()
+    assert line.startswith("on the 300 test rows boosted trees, trained on all rows, reach ")
+    assert report.next_step.startswith("Next: use boosted trees, by ") == (
+        "boosted trees are" in said
+    )
     assert re.search(said, line)
 
     held, settings = report.train, {"early_stopping": False, "random_state": 0}
@@ -73,7 +76,9 @@ def test_trees_and_network_are_those_of_the_forecast() -> None:
     old = build.table(300, law=-5.0)
     new, test = build.table(200, 1, law=5.0), build.table(200, 2, law=5.0)
     report = compared(old, test, target=new, policies="aim", epochs=5)
-    assert report.notes[-1].startswith("forecast: train on the target's rows alone: RMSE ")
+    assert report.forecast.sentence.startswith("forecast: train on the target's rows alone: RMSE ")
+    said = "on the 200 test rows boosted trees, trained as forecast, reach RMSE "
+    assert report.notes[-1].startswith(said)
     trees, network = REACHED.search(report.notes[-1]).groups()  # type: ignore[union-attr]
     alone = [each["value"] for each in report.entries if each["policy"] == "target alone"]
     assert network == f"{np.mean(alone):.4g}"

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,7 @@ from hypothesis import strategies as st
 from scipy import signal, stats
 from torch import Tensor
 
-from astkit.comparison.pictures import pictures
-from astkit.comparison.report import legend
+from astkit.comparison.report import Comparison, legend
 from astkit.comparison.statistics import Interval
 from astkit.comparison.units import by_group
 from astkit.comparison.verdict import amount, judge
@@ -157,7 +157,9 @@ def test_an_open_outcome_beside_an_interval_without_0_names_its_rule(gaps, other
     rows = entries(gaps, **others)
     found = judge(rows)[0]
     assert found.rule == rule
-    texts = [text.get_text() for text in pictures(rows, [found])[0].axes[0].texts]
+    shown = {"entries": rows, "metric": "accuracy", "higher": True}
+    report = Comparison({**shown, "settings": {"test_order": False}}, Path("nowhere"))
+    texts = [text.get_text() for text in report.plot().axes[0].texts]
     words = found.words + f", {rule or (others and found.cost)}" * bool(rule or others)
     assert words in [text.replace("\n", " ") for text in texts]
 
