@@ -176,6 +176,15 @@ class LabPage:
         return path
 
 
+SESSIONS = "() => fetch('/api/sessions').then((answer) => answer.json())"
+
+
+def _idle(page: Any, name: str) -> bool:
+    """Whether the kernel of this notebook has started, and the page has heard of it."""
+    kernels = [each["kernel"] for each in page.evaluate(SESSIONS) if each["path"] == name]
+    return any(each["execution_state"] == "idle" and each["connections"] for each in kernels)
+
+
 @pytest.fixture(scope="module")
 def context(browser: Any) -> Iterator[Any]:
     """A window, which keeps the code of JupyterLab from one test to the next."""
@@ -202,8 +211,8 @@ def open_notebook(
         page.goto(f"{address}/{place.get(front, f'notebooks/{target.name}?')}token=browser")
         page.locator(".jp-NotebookPanel .jp-Cell").first.wait_for()
         lab_page = LabPage(page, title, target)
-        idle = page.locator(".jp-Notebook-ExecutionIndicator[data-status='idle']").first
-        idle.wait_for(state="attached")
+        lab_page.until(lambda: _idle(page, target.name), "a kernel")
+        page.wait_for_timeout(500)
         return lab_page
 
     yield open_cells
