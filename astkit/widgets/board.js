@@ -360,7 +360,6 @@ function view(data, send, el) {
   const readout = make("p", { className: "readout" });
   const switches = make("div", { className: "switches" }, select, pause, step, stop, readout);
   const bar = make("div", { className: "bar" }, settings, switches);
-  bar.dataset.lmSuppressShortcuts = "true"; // keys belong to the slider, not to the notebook
   const notes = make("p", { className: "notes" });
   const canvas = make("canvas");
   canvas.setAttribute("role", "img");
@@ -476,7 +475,12 @@ export default () => {
       // a page that is opened again stays where it is, as does who types, clicks or scrolls from
       // here on; Shift+Enter runs a cell
       data.still = performance.timeOrigin > 1000 * model.get("began");
-      const touch = ({ key }) => { data.still ||= key !== "Enter" && key !== "Shift"; };
+      const touch = (event) => {
+        const { key, target } = event;
+        data.still ||= key !== "Enter" && key !== "Shift";
+        // keys on a slider are for it, not for the notebook
+        if (key && key !== "Escape" && target.closest?.(".astkit-board .bar")) event.stopPropagation();
+      };
       for (const name of ["keydown", "pointerdown", "wheel"])
         addEventListener(name, touch, { capture: true, passive: true });
       const page = Math.random();

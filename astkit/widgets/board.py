@@ -204,25 +204,26 @@ class LiveBoard:
 
     def _scale(self, panel: Panel) -> None:
         """Set the range of a panel, which never shrinks, and grows by half decades."""
-        curves = [self.series.get(name, ()) for name in panel.curves]
-        parts = [np.array([value for _, value in points]) for points in curves]
+        parts = [[value for _, value in self.series.get(name, ())] for name in panel.curves]
         dots = [each[:, 1] for _, each in self.cloud] if panel.name == "threshold" else []
-        finite = np.concatenate([*parts, *dots, []])
-        finite = finite[np.isfinite(finite)]
-        positive = finite[finite > 0]
-        lowest = float(finite.min(initial=0.0))
-        panel.log = panel.name in ("threshold", "loss") and lowest >= 0 and len(positive) > 0
-        if panel.log:  # 0 lies at its lower end
-            low, high = np.quantile(positive, (0.01, 0.999), method="lower" if dots else "linear")
-            panel.high = _half(high)
-            panel.low = min(_half(max(low, high / 10**DECADES), math.floor), panel.high / 10)
-        elif panel.name == "cost":
+        values = np.sort(np.concatenate([*parts, *dots, []]))
+        values = values[np.isfinite(values)]
+        if panel.name in ("threshold", "loss") and len(values) and values[0] >= 0 < values[-1]:
+            panel.log, values = True, values[values > 0]  # 0 lies at its lower end
+        count = len(values)
+        # between the 1st percentile and the 99.9th
+        low, high = (
+            values[[count // 100, -1 - max(count // 1000, count > 100)]] if count else (0, 1)
+        )
+        if panel.name == "cost":
             panel.high = self._whole("flops_dense")
             panel.joules = _half(2 * self._whole("joules"))  # below the FLOPs
-        elif len(finite):
-            low, high = np.quantile(finite, (0.01, 0.999))
+        elif panel.log:
+            panel.high = _half(high)
+            panel.low = min(_half(max(low, high / 10**DECADES), math.floor), panel.high / 10)
+        else:
             panel.low = -_half(-low) if low < 0 else 0.0
-            panel.high = 1.0 if 0.1 < high <= 1 else _half(high) if high > 0 else 0.0
+            panel.high = _half(high) if high > 1 or 0 < high < 0.1 else float(high > 0 or low >= 0)
         key = f"{panel.name} {panel.log}"
         low, high = self._ranges.get(key, (panel.low, panel.high))
         panel.low, panel.high = self._ranges[key] = min(low, panel.low), max(high, panel.high)

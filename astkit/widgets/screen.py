@@ -7,7 +7,6 @@ import base64
 import math
 import sys
 import time
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -45,7 +44,7 @@ def message(board: LiveBoard, **state: Any) -> dict[str, Any]:
     buffers = [np.concatenate([np.empty(0, np.float32), *part]).tobytes() for part in parts]
     content = {
         "counts": [[name, len(each)] for name, each in board.series.items()],
-        "panels": [{**asdict(each), "curves": [*each.curves.items()]} for each in board.panels()],
+        "panels": [{**vars(each), "curves": [*each.curves.items()]} for each in board.panels()],
         "events": board.events,
         "step": board.step,
         "total": board.total,

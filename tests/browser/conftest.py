@@ -176,6 +176,15 @@ class LabPage:
         return path
 
 
+SESSIONS = "() => fetch('/api/sessions').then((answer) => answer.json())"
+
+
+def _idle(page: Any, name: str) -> bool:
+    """Whether the kernel of this notebook has started, and the page has heard of it."""
+    kernels = [each["kernel"] for each in page.evaluate(SESSIONS) if each["path"] == name]
+    return any(each["execution_state"] == "idle" and each["connections"] for each in kernels)
+
+
 @pytest.fixture(scope="module")
 def context(browser: Any) -> Iterator[Any]:
     """A window, which keeps the code of JupyterLab from one test to the next."""
@@ -192,16 +201,18 @@ def open_notebook(
     """Open a notebook of these code cells in a fresh kernel."""
     address, root = lab
 
-    def open_cells(*cells: str) -> LabPage:
+    def open_cells(*cells: str, front: str = "lab") -> LabPage:
         title = request.node.name.removeprefix("test_").replace("[", "-").strip("]")
         target = root / f"{title}.ipynb"
         code = [new_code_cell(cell) for cell in cells]
         nbformat.write(new_notebook(cells=code, metadata={"kernelspec": KERNEL}), target)
         page = context.new_page()
-        page.goto(f"{address}/lab/workspaces/{title}/tree/{target.name}?token=browser&reset")
+        place = {"lab": f"lab/workspaces/{title}/tree/{target.name}?reset&"}
+        page.goto(f"{address}/{place.get(front, f'notebooks/{target.name}?')}token=browser")
         page.locator(".jp-NotebookPanel .jp-Cell").first.wait_for()
         lab_page = LabPage(page, title, target)
-        lab_page.until(lambda: "Idle" in page.locator("#jp-bottom-panel").inner_text(), "a kernel")
+        lab_page.until(lambda: _idle(page, target.name), "a kernel")
+        page.wait_for_timeout(500)
         return lab_page
 
     yield open_cells

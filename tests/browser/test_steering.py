@@ -6,6 +6,7 @@ Screenshots go to out/browser (or ASTKIT_BROWSER_OUT).
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import nbformat
@@ -184,10 +185,10 @@ IN_VIEW = """() => {
 }"""
 
 
-@pytest.mark.parametrize("all_cells", [False, True])
-def test_the_board_is_in_view_from_its_first_frame_to_its_end(open_notebook, all_cells):
-    cells = [TRAINER, RUN, *[FILL] * 6]
-    lab = open_notebook(*cells)
+@pytest.mark.parametrize(("front", "all_cells"), [("lab", 0), ("lab", 1), ("notebook", 0)])
+def test_the_board_is_in_view_from_its_first_frame_to_its_end(open_notebook, front, all_cells):
+    brief = TRAINER.replace("epochs=500", "epochs=8").replace("pace=20", "pace=15")
+    lab = open_notebook(brief, RUN, *[FILL] * 6, front=front)
     lab.page.set_viewport_size({"width": 1280, "height": 800})
     if all_cells:
         lab.page.get_by_role("menuitem", name="Run").first.click()
@@ -195,14 +196,39 @@ def test_the_board_is_in_view_from_its_first_frame_to_its_end(open_notebook, all
     else:
         lab.run_cells(2)
     lab.page.locator(".astkit-board canvas").wait_for(timeout=120_000)
-    lab.until(lambda: lab.drawn() >= 0, "the first frame")
-    for _ in range(8):
-        lab.page.wait_for_timeout(500)
+    lab.until(lambda: lab.drawn() >= 1, "the first batch")
+    places = []
+    while lab.page.locator(".jp-RenderedImage .astkit-board").count() == 0:
+        lab.page.wait_for_timeout(300)
         height, above, below = lab.page.evaluate(IN_VIEW)
         assert height <= 480
         assert above >= 0, lab.photo("above")
         assert below >= 0, lab.photo("below")
+        places.append(above)
+    assert len(places) > 5
+    assert lab.page.evaluate(IN_VIEW)[1:] == [above, below], "it moved when it ended"
+    assert Scene.hovered(SimpleNamespace(lab=lab))
     lab.photo("in-view")
+
+
+def test_sliders_and_buttons_work_by_keys(open_notebook):
+    lab = open_notebook(TRAINER, RUN, FILL)
+    scene = Scene(lab)
+    lab.page.locator(".astkit-board [name=rate]").focus()
+    for _ in range(5):
+        lab.page.keyboard.press("ArrowRight")
+    lab.until(lambda: len(lab.page.evaluate(EVENTS)["events"]) > 0, "a changed rate")
+    lab.until(lambda: lab.page.evaluate(EVENTS)["events"][-1][2] == 0.15, "five steps")
+    assert lab.page.locator(".jp-Notebook .jp-Cell").count() == 3
+    lab.page.keyboard.press("Tab")  # the gain
+    lab.page.keyboard.press("Tab")  # the controller
+    lab.page.keyboard.press("Tab")
+    lab.page.keyboard.press("Space")
+    scene.until_status("paused")
+    at = scene.step
+    lab.page.keyboard.press("Tab")
+    lab.page.keyboard.press("Space")
+    lab.until(lambda: scene.step == at + 1, "one step")
 
 
 def test_who_scrolls_is_left_where_they_are(open_notebook):
