@@ -16,7 +16,7 @@ from astkit import distributed
 from astkit.files import is_own
 
 COLUMNS = 100  # of a bar in a notebook
-_warned: dict[str, Any] = {}  # sentences, and the filters under which each was said
+_warned: dict[str, Any] = {}  # sentences, and the filters under which each was said, or None
 
 
 def kernel() -> Any | None:
@@ -105,7 +105,11 @@ def duration(seconds: float) -> str:
 
 
 def announce(sentence: str, bold: bool = False) -> None:
-    """Print ``sentence``, above a bar if there is one; in a terminal wrapped, and may be bold."""
+    """Print ``sentence``, above a bar if there is one; in a terminal wrapped, and may be bold.
+
+    It is no longer said by `warn`.
+    """
+    _warned[sentence] = None
     if sys.stdout.isatty():
         options: Any = {"subsequent_indent": "  ", "break_on_hyphens": False}
         sentence = fill(sentence, shutil.get_terminal_size().columns, **options)
@@ -116,7 +120,8 @@ def announce(sentence: str, bold: bool = False) -> None:
 
 def warn(sentence: str) -> None:
     """Warn once, with the line of the user's code that led here; in a notebook that of a cell."""
-    if _warned.get(sentence) is warnings.filters:
+    said = _warned.get(sentence, sentence)
+    if said is None or said is warnings.filters:
         return  # Python itself forgets what was said whenever a library touches the filters
     _warned[sentence] = warnings.filters
     frame: FrameType | None = sys._getframe()

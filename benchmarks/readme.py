@@ -57,17 +57,17 @@ NOTEBOOKS = {
     "07": "Does it gain anything on your model and data?",
     "08": "Which data shall I train on?",
 }
-THUMBNAIL = 180  # pixels
+THUMBNAIL = 320  # pixels
 PICTURES = {
     "00": ("runs.notebook()", (0, 0, 0.71, 1)),
     "01": ("runs.notebook()", (0, 0.06, 0.5, 0.9)),
     "02": ("run = dashboard.start(trainer)", (0, 0, 1, 0.31)),
     "03": ("runs.notebook()", (0, 0.06, 1, 1)),
     "04": ("runs.notebook()", (0, 0.06, 1, 1)),
-    "05": ("healing_picture = plots.rollout_frames(", (0, 0.14, 1, 1)),
-    "06": ("natural_picture = pictures.gains", (0, 0, 1, 1)),
-    "07": ("suspects_picture = suspects.picture()", (0.1, 0.1, 0.8, 0.72)),
-    "08": ("differences_picture = differences.plot()", (0.0, 0.1, 0.85, 0.85)),
+    "05": ("runs.notebook()", (0.19, 0.135, 0.65, 0.415)),
+    "06": ("runs.notebook()", (0.27, 0.07, 0.91, 0.82)),
+    "07": ("runs.notebook()", (0.13, 0.18, 0.63, 0.73)),
+    "08": ("runs.notebook()", (0.08, 0.19, 1, 0.82)),
 }
 """The cell whose first picture is the thumbnail of a notebook, and the part of it that is shown."""
 CHANGED = (

@@ -105,3 +105,28 @@ def test_a_warning_is_its_sentence_and_is_said_once(capsys: Any) -> None:
 def test_durations() -> None:
     words = {0.4: "0:00", 90: "1:30", 754: "12:34", 3700: "1:01:40"}
     assert {seconds: duration(seconds) for seconds in words} == words
+
+
+def test_what_was_printed_is_not_a_warning_too(capsys: Any) -> None:
+    announce("the forecast says so")
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        warn("the forecast says so")
+        warn("something else")
+    assert [str(each.message) for each in told] == ["something else"]
+    assert capsys.readouterr().out == "the forecast says so\n"
+
+
+def test_lines_are_wrapped_and_bold_in_a_terminal_only(capsys: Any, monkeypatch: Any) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    line = "aim: better: loss 88.9 % lower [83.8, 94.0], 3 seeds"
+    announce(line, bold=True)
+    assert capsys.readouterr().out == f"{line}\n"
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    announce(line, bold=True)
+    shown = capsys.readouterr().out
+    assert shown.startswith("\033[1m")
+    assert shown.endswith("\033[0m\n")
+    lines = shown[4:-5].splitlines()
+    assert " ".join(each.strip() for each in lines) == line
+    assert max(map(len, lines)) <= 30

@@ -119,7 +119,8 @@ def test_readme_runs_from_top_to_bottom(whole, tmp_path, monkeypatch, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("regression of bikers: ")
     assert any(line.startswith("forecast: train on ") for line in lines)
-    assert re.match(rf"auto: .*, {5 if whole else 1} seed", lines[-1])
+    verdict = re.compile(rf"auto: .*, {5 if whole else 1} seed")
+    assert any(map(verdict.match, lines[-2:]))
 
 
 @pytest.mark.full

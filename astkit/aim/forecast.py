@@ -46,7 +46,6 @@ from astkit.datasets.joined import divide_joined
 from astkit.datasets.loader import old_rows
 from astkit.datasets.table import Table
 from astkit.datasets.table_parts import check_unread, read_pair
-from astkit.progress import warn
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -532,9 +531,7 @@ def forecast_of(
         try:
             found = foretell(sides, target is None, most, horizon=horizon)
         except TooCostlyError as reason:  # another run may afford it
-            found = cannot_tell(sides, target is None, str(reason))
-            warn(found.sentence)
-            return found
+            return cannot_tell(sides, target is None, str(reason))
         known[features, classes] = found
     return found
 

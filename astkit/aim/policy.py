@@ -119,7 +119,10 @@ class Aim(Policy):
             if kind == UNKNOWN:
                 return
         target = None if run.joined else run.validation
-        self._use(forecast_of(run.data, target, self.features, run.classes, flops_allowed(run)))
+        found = forecast_of(run.data, target, self.features, run.classes, flops_allowed(run))
+        if found.sentence.startswith("forecast: cannot tell"):
+            warn(found.sentence)
+        self._use(found)
 
     def _ask_the_model(self, run: RunInfo) -> None:
         """Compare rows that are to be trained on next with the target, as the model sees them."""

@@ -54,8 +54,11 @@ class Interval(NamedTuple):
 
     def text(self, spec: str) -> str:
         """The mean, and the interval if it is defined; a dash without values."""
-        mean = f"{self.mean:{spec}}" if self.n else "–"
-        return mean if math.isnan(self.low) else f"{mean} [{self.low:{spec}}, {self.high:{spec}}]"
+        mean, low, high = (format(value, spec) for value in self[:3])
+        if not self.n:
+            return "–"
+        alone = math.isnan(self.low) or mean == low == high
+        return mean if alone else f"{mean} [{low}, {high}]"
 
     def verdict(self, above: str = "higher", below: str = "lower") -> str:
         """``above`` or ``below`` if the whole interval is on that side of 0."""

@@ -260,6 +260,8 @@ class LiveBoard:
         self._curves(axis, wide)
         axis.set_title(wide.title, loc="left", size=8, color=SOFT, pad=5)
         axis.set_xlabel("batch", loc="right", labelpad=-9, size=8)
+        free = 0.92 * self.total  # the last number would stand below the word
+        axis.xaxis.set_major_formatter(lambda x, _: f"{x:,.0f}" if x < free else "")
         for place, panel in enumerate(small):
             left, own = 0.07 + 0.93 * place / len(small), 0.93 / len(small) - 0.065
             axis = figure.add_axes((left, middle - 1.35 / height, own, 0.7 / height))

@@ -13,7 +13,6 @@ from tests.browser.conftest import ARTIFACTS, ROOT
 
 FIRST = {"width": 830, "height": 900}  # pixels
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("0*.ipynb"))
-WITHOUT = ("07", "08")  # a cover so far
 BOXES = """() => {
   const bottom = (one) => one.getBoundingClientRect().bottom;
   const place = document.querySelector(".jp-CodeCell, .code_cell, .jp-Cell.jp-CodeCell");
@@ -34,8 +33,6 @@ BOXES = """() => {
 def test_the_first_screen_has_question_answer_and_picture(
     path: Path, browser: Any, tmp_path: Path
 ) -> None:
-    if path.name.startswith(WITHOUT):
-        pytest.skip("without a cover so far")
     page = browser.new_page(viewport=FIRST)
     (tmp_path / "page.html").write_text(HTMLExporter().from_filename(str(path))[0])
     page.goto(f"file://{tmp_path / 'page.html'}")

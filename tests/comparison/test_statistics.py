@@ -65,6 +65,7 @@ def test_the_interval_of_an_accuracy_stays_within_its_limits() -> None:
     assert mean_interval([0.1, 0.0, 0.02], limits=(0, 1)).low == 0
     two = mean_interval([0.9, 0.8], limits=(0, 1))
     assert two.text(".2f") == "0.85"
+    assert Interval(9.0, 8.99, 9.01, 5).text(".0f") == "9"  # no digits that all are equal
 
 
 def test_intervals_as_words() -> None:

@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import nbformat
-import pytest
 from nbformat import NotebookNode
 
 FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
@@ -20,7 +19,6 @@ LINES = dict.fromkeys(("00", "01", "02", "03", "04", "05"), 150)
 LINES |= dict.fromkeys(("06", "07", "08"), 100)
 WORDS = 450
 PICTURES = 400  # such lines of the modules beside the notebooks
-LONGER = ("06", "07")  # so far
 
 
 def code_cells(notebook: Path) -> list[NotebookNode]:
@@ -35,8 +33,6 @@ def test_it_was_run_in_order_without_errors(notebook: Path) -> None:
 
 
 def test_code_and_text_are_short(notebook: Path) -> None:
-    if notebook.name.startswith(LONGER):
-        pytest.skip("longer so far")
     code = [
         cell for cell in code_cells(notebook) if "parameters" not in cell.metadata.get("tags", [])
     ]
