@@ -58,18 +58,18 @@ NOTEBOOKS = {
     "08": "Which data shall I train on?",
 }
 THUMBNAIL = 320  # pixels
-PICTURES = {
-    "00": ("runs.notebook()", (0, 0, 0.71, 1)),
-    "01": ("runs.notebook()", (0, 0.06, 0.5, 0.9)),
-    "02": ("run = dashboard.start(trainer)", (0, 0, 1, 0.31)),
-    "03": ("runs.notebook()", (0, 0.06, 1, 1)),
-    "04": ("runs.notebook()", (0, 0.06, 1, 1)),
-    "05": ("runs.notebook()", (0.19, 0.135, 0.65, 0.415)),
-    "06": ("runs.notebook()", (0.27, 0.07, 0.91, 0.82)),
-    "07": ("runs.notebook()", (0.13, 0.18, 0.63, 0.73)),
-    "08": ("runs.notebook()", (0.08, 0.19, 1, 0.82)),
+PARTS = {
+    "00": (0.092, 0.14, 0.6, 0.86),
+    "01": (0.095, 0.2, 0.5, 0.78),
+    "02": (0.07, 0.07, 0.98, 0.565),
+    "03": (0.21, 0.12, 0.5, 0.52),
+    "04": (0.08, 0.06, 0.77, 0.86),
+    "05": (0.195, 0.13, 0.655, 0.415),
+    "06": (0.27, 0.07, 0.91, 0.82),
+    "07": (0.13, 0.18, 0.63, 0.73),
+    "08": (0.08, 0.19, 1, 0.82),
 }
-"""The cell whose first picture is the thumbnail of a notebook, and the part of it that is shown."""
+"""The part of a notebook's cover that is its thumbnail: where there is no text."""
 CHANGED = (
     "01_cifar10_simple_cnn.json",
     "gpu.json",
@@ -153,14 +153,13 @@ def _notebook(number: str) -> Path:
 
 
 def thumbnail(number: str) -> bytes:
-    """Part of a picture of a notebook, `THUMBNAIL` pixels wide, as a PNG."""
-    code, box = PICTURES[number]
+    """Part of the cover of a notebook, `THUMBNAIL` pixels wide, as a PNG."""
     cells = json.loads(_notebook(number).read_text())["cells"]
-    cell = next(cell for cell in cells if code in "".join(cell["source"]))
+    cell = next(cell for cell in cells if "runs.notebook()" in "".join(cell["source"]))
     shown = (output.get("data", {}) for output in cell["outputs"])
     picture = next("".join(data["image/png"]) for data in shown if "image/png" in data)
     image = Image.open(BytesIO(base64.b64decode(picture))).convert("RGB")
-    ends = (round(share * side) for share, side in zip(box, 2 * image.size, strict=True))
+    ends = (round(share * side) for share, side in zip(PARTS[number], 2 * image.size, strict=True))
     part = image.crop(tuple(ends))
     part = part.resize((THUMBNAIL, round(part.height * THUMBNAIL / part.width)))
     target = BytesIO()

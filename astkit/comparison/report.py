@@ -452,8 +452,7 @@ def results(
     """One row per method, controls included, as text: means over seeds, and intervals.
 
     Seeds without a finite value are left out; the number of seeds is then "4 of 5". "trained on" is
-    the share of the samples, "best at step" where each seed of a method that keeps its best weights
-    had them.
+    the share of the samples.
     """
     import pandas as pd
 
@@ -475,10 +474,6 @@ def results(
         }
         for key, cost in COSTS.items():
             row[f"{cost} / dense"] = cost_ratio(arm, arms.get(DENSE, {}), key).text(".2f")
-        best = [run for run in arm.values() if run.get("best_step") is not None]
-        if best:
-            steps = ", ".join(f"{run['best_step']:,}" for run in best)
-            row["best at step"] = f"{steps} of {best[0]['steps']:,}"
         rows.append(row)
     return pd.DataFrame(rows).fillna(_NONE)
 
