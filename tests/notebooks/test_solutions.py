@@ -12,7 +12,6 @@ from tests.notebooks.test_committed import PLACES
 from tests.notebooks.test_pictures import beside
 
 SOLUTIONS = sorted((FOLDER / "solutions").glob("*.ipynb"))
-WITHOUT = ("07",)  # answers so far
 
 
 @pytest.fixture(params=SOLUTIONS, ids=lambda path: path.stem)
@@ -27,8 +26,6 @@ def texts(path: Path) -> str:
 
 
 def test_each_exercise_has_an_answer(notebook: Path) -> None:
-    if notebook.name.startswith(WITHOUT):
-        pytest.skip("without answers so far")
     _, exercises = texts(notebook).split("## Exercises")
     link = f"solutions/{notebook.name}"
     assert f"[Answers]({link})" in exercises
