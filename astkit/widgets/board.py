@@ -245,7 +245,7 @@ class LiveBoard:
         """The panels as in the browser, with ``caption`` and what is missing below."""
         wide, *small = self.panels()
         said = [part for text in (caption, *self.notes()) if text for part in wrap(text, 120)]
-        height = 2.4 + 1.15 * bool(small) + 0.16 * len(said)
+        height = 2.45 + 1.2 * bool(small) + 0.16 * len(said)
         figure = Picture(figsize=(WIDTH, height), dpi=2 * PIXELS)
         figure.alt = "; ".join(f"{each.title} {each.value}" for each in (wide, *small))
         middle, side = 1 - 2.1 / height, 0.0

@@ -247,7 +247,7 @@ class Screen:
     async def leave(self) -> None:
         """Let the page draw the picture of a run that has ended; without an answer it is drawn."""
         end = time.perf_counter() + PICTURE_S
-        self.board.steps = self.board.step or None  # one that was stopped has no future
+        self._close_axis()
         if self.pages and not self.pictures:
             self.follow(now=True)
             while self.ending is None and self.mode != "off" and time.perf_counter() < end:
@@ -261,6 +261,7 @@ class Screen:
         """
         if self.mode == "off":
             return
+        self._close_axis()
         try:
             if answered := self.ending is not None:
                 self.display.picture(self.ending, self.caption())
@@ -271,6 +272,10 @@ class Screen:
         except Exception as error:  # a run has ended, and its error matters more
             print(f"the board could not be drawn: {error!r}", file=sys.stderr)
         self.mode = "off"
+
+    def _close_axis(self) -> None:
+        """A run that was stopped has no future."""
+        self.board.steps = self.board.step or None
 
     def again(self) -> None:
         """Show the picture of a run that has ended here too, if its page was opened again."""
