@@ -61,6 +61,7 @@ def rows() -> list[Row]:
         # one point of accuracy, in percent of the share of wrong answers
         scale = 1.0 if aim["unit"] == "%" else 1 / (1 - aim["dense"])
         gain = [scale * aim[name] for name in ("gain", "gain_low", "gain_high")]
+        gain[2] = min(gain[2], 100.0)  # no error falls by more
         found.append(Row(words, (gain[0], gain[1], gain[2]), scale * both["gain"]))
     return found
 

@@ -465,9 +465,9 @@ def record() -> str:
     total, sure, right, wrong = natural.record(entries).iloc[:, :4].sum().astype(int)
     shifts = len({each["shift"] for each in entries})
     return (
-        f"On {shifts} natural shifts of real tables, {natural.SPLITS} splits of each: when a"
-        f" forecast commits itself ({sure} of {total}, those with an interval without 0), its sign"
-        f" is right {right} times; {wrong} are significantly wrong."
+        f"The record, on {shifts} natural shifts of real tables: {natural.SPLITS} splits of each"
+        f" gave {total} forecasts, one for a decision. {sure} have an interval without 0. The sign"
+        f" of {right} of these is right; {wrong} of the others are significantly wrong."
     )
 
 
