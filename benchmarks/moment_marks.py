@@ -56,23 +56,28 @@ def of_moments(entries: Sequence[Entry]) -> Iterator[Line]:
 
 def of_histories() -> Iterator[Line]:
     """Which decision was taken in made histories."""
-    draws = read_json(histories.RESULTS).get("draws", {})
-    for kind, least in (("target", 0.8), ("old", 0.8), ("both x4", 0.8)):
-        if kind not in draws:
-            return
-        chosen = [each["chosen"] for each in draws[kind]]
-        right = sum(name == kind for name in chosen)
-        kept = right >= least * len(chosen)
+    draws = read_json(histories.RESULTS)["draws"]
+    for kind in ("target", "old", "both x4"):
+        right = sum(each["chosen"] == kind for each in draws[kind])
         what = f"made histories in which `{kind}` is right at each moment: chosen"
-        yield what, f"at least {least:.0%}", f"{right} of {len(chosen)}", kept
-    for kind, most in (("both", 0.01), ("alike", 0.05)):
-        chosen = [each["chosen"] for each in draws[kind]]
-        others = sum(name != "both" for name in chosen)
-        high = wilson_interval(others, len(chosen))[1]
-        what = {"both": "`both` is better than each other", "alike": "nothing changes"}[kind]
-        said = f"{others} of {len(chosen)}, upper end {high:.1%}"
-        kept = others <= most * len(chosen)
+        kept = right >= 0.8 * len(draws[kind])
+        yield what, "at least 80 %", f"{right} of {len(draws[kind])}", kept
+    nulls = {"both": "`both` is better than each other", "alike": "nothing changes"}
+    nulls["constant"] = "nothing changes, with dates"
+    for kind, what in nulls.items():
+        others = sum(each["chosen"] != "both" for each in draws[kind])
+        high = wilson_interval(others, len(draws[kind]))[1]
+        most = 0.05 if kind == "alike" else 0.01
+        said = f"{others} of {len(draws[kind])}, upper end {high:.1%}"
+        kept = others <= most * len(draws[kind])
         yield f"made histories in which {what}: another answer", f"at most {most:.0%}", said, kept
+    opposite = sum(each["opposite"] for each in draws["constant"])
+    what = "of these, fresh rows show the other sign of what folds say of `both`"
+    yield what, "none", f"{opposite} of {len(draws['constant'])}", not opposite
+    drifted = [each["chosen"] for each in draws["drift"]]
+    right = sum(name == "target" or name.startswith("weighted") for name in drifted)
+    what = "tables whose older rows follow another law, in order: `target` or weighted rows"
+    yield what, "19 of 20", f"{right} of {len(drifted)}", right >= 0.95 * len(drifted)
 
 
 def worth(entry: Entry) -> float:
