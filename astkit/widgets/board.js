@@ -375,14 +375,15 @@ function view(data, send, el) {
     });
     const set = () => Number(from(Number(input.value)).toPrecision(3));
     input.oninput = () => { output.textContent = shown(set()); };
-    let changed = -Infinity;
+    let changed = -Infinity, asked = value;
     input.onchange = () => {
       changed = performance.now();
-      send({ set: [name, set()] });
+      asked = set();
+      send({ set: [name, asked] });
     };
     input.follow = (now) => {
-      // being dragged, or not yet answered
-      if (input.matches(":active") || performance.now() - changed < 500) return;
+      // being dragged, or not yet answered by a kernel that is busy
+      if (input.matches(":active") || (now !== asked && performance.now() - changed < 3000)) return;
       input.value = to(now);
       output.textContent = shown(now);
     };

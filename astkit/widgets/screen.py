@@ -183,7 +183,8 @@ class Screen:
         return message(
             self.board,
             status=status,
-            enabled=status in ("running", "paused"),
+            # also while a cell or a message is dealt with, else a key would cost a slider its focus
+            enabled=status in ("running", "paused", "waiting"),
             ended=status in ("finished", "stopped", "interrupted", "failed"),
             readout=self.readout(),
             caption=self.caption()[:LETTERS],
