@@ -18,6 +18,7 @@ import torch
 
 import astkit
 from astkit import Budget
+from astkit.comparison.report import Comparison
 from astkit.comparison.statistics import mean_interval
 from benchmarks import bench
 from benchmarks.natural import resume
@@ -39,20 +40,8 @@ Entry = dict[str, Any]
 
 def trained(shift: Shift, number: int, later: bool) -> Entry:
     """What each method reaches on the test rows of one split."""
-    parts, start = split(shift, number, later), time.perf_counter()
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said):
-        report = astkit.compare(
-            parts.train,
-            label=shift.label,
-            target=parts.target,
-            test=parts.test,
-            task="classes" if shift.classes else "regression",
-            policies=["aim"],
-            seeds=[number],
-            budget=Budget(steps=STEPS),
-            batch_size=ROWS,
-        )
+    start = time.perf_counter()
+    report = compared(shift, number, later, ["aim"])
     values = {each["policy"]: each["value"] for each in report.entries}
     return {
         "shift": shift.name,
@@ -66,6 +55,23 @@ def trained(shift: Shift, number: int, later: bool) -> Entry:
         "notes": [*report.before, *report.notes],
         "seconds": time.perf_counter() - start,
     }
+
+
+def compared(shift: Shift, number: int, later: bool, policies: Sequence[Any]) -> Comparison:
+    """A comparison of ``policies`` with the controls, on one split."""
+    parts = split(shift, number, later)
+    with contextlib.redirect_stdout(io.StringIO()):
+        return astkit.compare(
+            parts.train,
+            label=shift.label,
+            target=parts.target,
+            test=parts.test,
+            task="classes" if shift.classes else "regression",
+            policies=policies,
+            seeds=[number],
+            budget=Budget(steps=STEPS),
+            batch_size=ROWS,
+        )
 
 
 def gain(entry: Entry, method: str) -> float:

@@ -14,8 +14,6 @@ of `natural_shifts` before.
 
 from __future__ import annotations
 
-import contextlib
-import io
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -26,8 +24,7 @@ from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.pipeline import Pipeline
 from torch import Tensor
 
-import astkit
-from astkit import Budget, Policy, RunInfo, Selection, Table, rng
+from astkit import Policy, RunInfo, Selection, Table, rng
 from astkit.aim.decisions import BOTH
 from astkit.aim.fit import fitted
 from astkit.comparison.statistics import mean_interval
@@ -35,9 +32,9 @@ from astkit.files import read_json
 from astkit.gating.policies.draws import draw_systematic
 from benchmarks import bench
 from benchmarks.natural import resume
-from benchmarks.natural_new import NEW
+from benchmarks.natural_new import EXPECTED, NEW
 from benchmarks.natural_shifts import SHIFTS, Shift, split
-from benchmarks.natural_training import ROWS, STEPS
+from benchmarks.natural_training import compared
 
 RESULTS = bench.HERE / "recency.json"
 SPLITS, FOLDS, LATE = 3, 5, 0.7
@@ -86,7 +83,7 @@ def measured(shift: Shift, number: int, later: bool) -> Entry:
     assert len(old) == len(parts.train), "rows that reading leaves out have no rank"
     target, test = (Table(each, like=old) for each in (parts.target, parts.test))
     gains = {f"trees, {name}": gain for name, gain in of_trees(old, target, test, age, rank)}
-    if shift.name in {make().name for make in NEW}:
+    if shift.name in EXPECTED:
         gains |= of_network(shift, number, age)
     told = ", ".join(f"{name} {gain:+.2f}" for name, gain in gains.items())
     return {"shift": shift.name, "split": number, "later": later, "gains": gains, "sentence": told}
@@ -94,19 +91,7 @@ def measured(shift: Shift, number: int, later: bool) -> Entry:
 
 def of_network(shift: Shift, number: int, age: Tensor) -> dict[str, float]:
     """Gains of the network, as `natural_training` trains it."""
-    parts = split(shift, number, True)
-    with contextlib.redirect_stdout(io.StringIO()):
-        report = astkit.compare(
-            parts.train,
-            label=shift.label,
-            target=parts.target,
-            test=parts.test,
-            task="classes" if shift.classes else "regression",
-            policies=[Aged(age), Late()],
-            seeds=[number],
-            budget=Budget(steps=STEPS),
-            batch_size=ROWS,
-        )
+    report = compared(shift, number, True, [Aged(age), Late()])
     values = {each["policy"]: each["value"] for each in report.entries}
     higher = report.metric == "accuracy"
     both = values["both"]
@@ -175,9 +160,8 @@ def table(entries: Sequence[Entry]) -> pd.DataFrame:
     """Mean gain of each way over both by shift, and over new shifts and those seen before."""
     flat = [{"shift": each["shift"], **each["gains"]} for each in entries]
     means = pd.DataFrame(flat).groupby("shift", sort=False).mean()
-    new = {make().name for make in NEW}
     for name, own in (("new shifts", True), ("seen before", False)):
-        rows = means[[(shift in new) == own for shift in means.index]]
+        rows = means[[(shift in EXPECTED) == own for shift in means.index]]
         for way in means.columns:
             found = mean_interval(rows[way].dropna())
             if not found.n:

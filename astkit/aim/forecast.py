@@ -36,8 +36,8 @@ from astkit.aim.decisions import (
     in_words,
 )
 from astkit.aim.differ import WeightsOf, find_shift
-from astkit.aim.moments import NoMomentsError, past_of
-from astkit.aim.proxies import Linear, Trees, proxy_of
+from astkit.aim.moments import NoMomentsError, Past, past_of
+from astkit.aim.proxies import Linear, Proxy, Trees, proxy_of
 from astkit.aim.rows import TABLE, TEXTS, TOKENS, FeaturesOf
 from astkit.aim.sides import Sides, sides_of
 from astkit.checks import ABOVE_0, check_number, check_types
@@ -369,13 +369,8 @@ def _foretell(
         less, error = judge.gain(found[1].losses, found[2].losses)
         found = [found[0], found[2] if less > error else found[1]]
     chosen, quoted = choose(found, judge)
-    past = None
     told = train_on_target and sides.old.kind == TABLE and (date is not None or in_order)
-    if told and isinstance(proxy, Trees | Linear):
-        try:
-            past = past_of(sides, proxy, date, horizon)
-        except NoMomentsError as reason:
-            sides.notes.append(f"no earlier moments, since {reason}")
+    past = _past(sides, proxy, date, horizon) if told else None
     said = ""
     if past is not None:
         said = past.sentence(chosen.decision, proxy.unit)
@@ -405,6 +400,19 @@ def _foretell(
     return replace(made, lines=lines, past=past.lines, today=past.today, notes=past.notes())
 
 
+def _past(
+    sides: Sides, proxy: Proxy | None, date: str | None, horizon: float | None
+) -> Past | None:
+    """Earlier moments; a note says why there are none of rows that have an order."""
+    if not isinstance(proxy, Trees | Linear):
+        return None
+    try:
+        return past_of(sides, proxy, date, horizon)
+    except NoMomentsError as reason:
+        sides.notes.append(f"no earlier moments, since {reason}")
+        return None
+
+
 def _by_moments(
     sides: Sides, train_on_target: bool, date: str, horizon: float | None, dates: int
 ) -> Forecast:
@@ -414,13 +422,9 @@ def _by_moments(
         " needed to judge later rows by"
     )
     proxy = proxy_of(sides)
-    if not train_on_target or not isinstance(proxy, Trees | Linear):
+    past = _past(sides, proxy, date, horizon) if train_on_target else None
+    if proxy is None or past is None:
         raise _CannotTellError(reason)
-    try:
-        past = past_of(sides, proxy, date, horizon)
-    except NoMomentsError as none:
-        sides.notes.append(f"no earlier moments, since {none}")
-        raise _CannotTellError(reason) from none
     better = past.better_than_both(PLAIN)
     decision = BOTH if better is None else better
     said = past.sentence(decision, proxy.unit, "gain" if better is None else "over_both")
